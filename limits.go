@@ -86,7 +86,9 @@ const (
 )
 
 // Per returns a rate of starts in a period: from 1 to 1,000,000 starts in up to 366 days, and not
-// more than one in a microsecond.
+// more than one in a microsecond. Redis counts whole microseconds for a start, rounded up. A rate
+// that would lose more than 3 % by that is refused. So any rate of up to 29,000 starts a second is
+// accepted, and of faster ones those like Per(500_000, time.Second): 2 µs for a start.
 //
 // A bucket of tokens is filled at this rate (the generic cell rate algorithm of ITU-T I.371), and
 // each start takes one. It holds a tenth of starts, at least 1: see [Rate.Burst]. So a period that
@@ -140,16 +142,29 @@ func (r Rate) String() string {
 
 // emit returns the time of one start, in µs.
 func (r Rate) emit() int64 {
-	per, n := r.per.Microseconds(), int64(r.starts)
+	per, n := r.per.Microseconds(), r.mean()
 	switch {
 	case r == (Rate{}):
 		return 0
 	case r.strict && n == 1:
 		return per + 1 // the ends of a period count as inside it
-	case r.strict:
-		n -= int64(r.MaxBurst())
 	}
 	return (per + n - 1) / n
+}
+
+// mean returns the starts in a period in the long run.
+func (r Rate) mean() int64 {
+	if r.strict && r.starts > 1 {
+		return int64(r.starts - r.MaxBurst())
+	}
+	return int64(r.starts)
+}
+
+// coarse reports whether more than 3 % of the rate is lost because the time of a start is in whole
+// µs.
+func (r Rate) coarse() bool {
+	n := r.mean()
+	return n > 1 && 100*(r.emit()*n-r.per.Microseconds()) > 3*r.per.Microseconds()
 }
 
 // check returns an error if the rate is invalid.
@@ -161,6 +176,13 @@ func (r Rate) check() error {
 		return fmt.Errorf("%s: starts must be from 1 to %d", call, mostStarts)
 	case r.per > longestRate || r.per < time.Duration(r.starts)*time.Microsecond:
 		return fmt.Errorf("%s: the period must be from 1µs for each start to %v", call, longestRate)
+	case r.coarse():
+		e, text := r.emit(), ""
+		if r.strict {
+			text = ", not counting the burst"
+		}
+		return fmt.Errorf("%s: a start must take a whole number of µs, within 3 %%: that is %d or %d starts%s",
+			call, r.per.Microseconds()/e, r.per.Microseconds()/(e-1), text)
 	case burst < 1 || burst > r.starts:
 		return fmt.Errorf("%s.Burst(%d): must be from 1 to %d", call, max(burst, 0), r.starts)
 	case r.strict && r.starts > 1 && burst == r.starts:

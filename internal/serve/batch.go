@@ -90,12 +90,13 @@ func (t *Topic) finishBatch(b *run.Batch, cause, err error, now time.Time) (next
 		abandoned bool
 		lost      error
 	}
-	ends := make([]end, len(rows))
+	ends, settles := make([]end, len(rows)), false
 	t.Mu.Lock()
 	for i := range rows {
 		ends[i].abandoned, ends[i].lost = t.endLocked(rows[i])
+		settles = settles || !ends[i].abandoned && ends[i].lost == nil
 	}
-	next = t.nextLocked(ran, now)
+	next = t.nextLocked(ran, now, settles)
 	t.unlock()
 	for i, e := range ends {
 		t.reportEnd(rows[i], e.abandoned, e.lost)

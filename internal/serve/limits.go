@@ -3,6 +3,9 @@ package serve
 import (
 	"context"
 	"errors"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
@@ -28,8 +31,11 @@ func (t *Topic) setDefaultLimits(ctx context.Context) bool {
 // setBounded notes whether the topic has limits. When it gets some, jobs taken ahead go back.
 func (t *Topic) setBounded(bounded bool) {
 	t.Mu.Lock()
-	before := t.Workers.Bounded
-	t.Workers.Bounded = bounded
+	w := &t.Workers
+	before := w.Bounded
+	if w.Bounded = bounded; bounded != before {
+		w.Places, w.Unsure = bounded, bounded
+	}
 	t.Mu.Unlock()
 	if bounded && !before {
 		t.GiveBack(errBounded)
@@ -39,37 +45,76 @@ func (t *Topic) setBounded(bounded bool) {
 // errBounded is the reason why a job taken ahead is given back when its topic gets limits.
 var errBounded = errors.New("the topic has limits")
 
-// placeFreed makes a taker that waits for the limits of the topic ask again, because a job has
-// ended.
+// doubtLimits notes that the topic may have other limits than those known.
+func (t *Topic) doubtLimits() {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
+	t.doubtLimitsLocked()
+}
+
+func (t *Topic) doubtLimitsLocked() {
+	w := &t.Workers
+	w.KeysLimited, w.Places, w.Unsure = true, true, true // until they are known
+}
+
+// lookUpPlaces finds out whether the topic has a limit of running jobs, after its limits may have
+// changed. Takes do not say: one that gets all that it asks for can have used the last place.
+// Without a reply, there may be one. Only the take loop calls it.
+func (t *Topic) lookUpPlaces(ctx context.Context) {
+	t.Mu.Lock()
+	ask := t.Workers.Unsure
+	t.Workers.Unsure = false
+	t.Mu.Unlock()
+	if !ask {
+		return
+	}
+	call, cancel := context.WithTimeout(ctx, CallTimeout)
+	defer cancel()
+	flow, err := t.Server.Calls.HGet(call, t.Keys.Meta, "flow").Result()
+	if errors.Is(err, redis.Nil) {
+		err = nil
+	}
+	running, _, _ := strings.Cut(flow, " ")
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
+	switch {
+	case err != nil:
+		t.Workers.Unsure = true
+	case !t.Workers.Unsure: // no other change meanwhile
+		t.Workers.Places = strings.Trim(running, "0") != ""
+	}
+}
+
+// hasPlaces reports whether there may be a limit of running jobs.
+func (t *Topic) hasPlaces() bool {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
+	return t.Workers.Places
+}
+
+// placeFreed makes the first taker ask again, because a running job of the topic has ended: if it
+// waits for that, or for jobs. Another server may have been refused a job that waits for this
+// place, and nobody else is told of it.
 func (t *Topic) placeFreed() {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
-	if t.Workers.Bounded && t.latches.resumed.give() {
+	if t.latches.place.give() {
 		t.Loops.take.Wake()
 	}
 }
 
-// passPlaces is placeFreed for a server that takes no more jobs: it wakes the others. It reports
-// whether it has done so.
+// passPlaces wakes the other servers, because a running job of the topic has ended and this server
+// cannot take another one: it is stopping, or has no worker for it. It reports whether it has done
+// so.
 func (t *Topic) passPlaces(ctx context.Context) bool {
 	t.Mu.Lock()
-	pass := t.Workers.Bounded && t.Workers.Stopping
+	w := &t.Workers
+	pass := w.Bounded && w.Stopping || w.Places && !w.CanTake()
 	t.Mu.Unlock()
 	if pass {
 		t.tellPlaces(ctx)
 	}
 	return pass
-}
-
-// placesReclaimed wakes all servers after leases have lapsed. Those that had them take no more
-// jobs, and this one may have no idle worker.
-func (t *Topic) placesReclaimed(ctx context.Context) {
-	t.Mu.Lock()
-	bounded := t.Workers.Bounded
-	t.Mu.Unlock()
-	if bounded {
-		t.tellPlaces(ctx)
-	}
 }
 
 // tellPlaces makes all takers of the topic ask again, those of this server too. A lost message

@@ -123,20 +123,20 @@ func (t *Topic) promoteOnce(ctx context.Context, at *timer, asked []chan sight) 
 	} else {
 		fire()
 	}
-	began := time.Now()
 	if t.pruneDue(ctx) || again {
 		answer(asked, sight{busy: true})
 		return 0, false, nil
 	}
 	answer(asked, p.sight())
 	alone = p.Due+p.Waiting == 0 && t.promoting.Firer.Quiet()
-	return max(1, p.wait-time.Since(began)), alone, nil
+	return max(1, p.wait-time.Since(p.replied)), alone, nil
 }
 
 // promoted is the reply of the promote script.
 type promoted struct {
 	moved   int           // number of jobs moved, of the kind with more
-	wait    time.Duration // how long until there is work again
+	wait    time.Duration // how long after the reply there is work again
+	replied time.Time     // when the reply arrived
 	Due     int           // schedules with a due slot
 	Waiting int           // schedules with a waiting slot
 	now     int64         // Redis's clock in ms
@@ -161,11 +161,12 @@ func (t *Topic) Promote(ctx context.Context, heal bool) (promoted, error) {
 	if err != nil {
 		return promoted{}, err
 	}
+	replied := time.Now()
 	if n := r.Number(3); n > 0 {
 		t.trouble.log.Warn("leases reclaimed", "count", n)
-		t.placesReclaimed(ctx)
+		t.tellPlaces(ctx) // those that had them take no more jobs, and this server may have no worker
 	}
-	return promoted{int(max(r.Number(2), r.Number(3))), waitOf(r.Number(4)), int(r.Number(5)), int(r.Number(6)), r.Now()}, nil
+	return promoted{int(max(r.Number(2), r.Number(3))), waitOf(r.Number(4)), replied, int(r.Number(5)), int(r.Number(6)), r.Now()}, nil
 }
 
 // waitOf reads a wait in µs from a script's reply. A wait of more than 292 years counts as none,

@@ -109,9 +109,10 @@ func (t *Topic) settle(ctx context.Context, series, number string, list []settle
 	for _, r := range list {
 		soon = soon || r.Delay < t.Server.Config.Tick
 	}
-	if !told && !t.passPlaces(ctx) {
-		t.placeFreed()
+	if !told {
+		t.passPlaces(ctx) // the stop may have begun meanwhile
 	}
+	t.placeFreed()
 	t.outside(t.Loops.settle, func() { t.reportAll(list, loop.SignOf(ctx)) })
 	if ended && t.promoting.Firer.Awaits() {
 		t.wake()

@@ -55,12 +55,16 @@ type taker struct {
 	n, free int
 	halved  int           // how often the share of a call is halved
 	timeout time.Duration // how long the next call waits for its reply
-	// Of a topic that is paused, held or limited: how long until it may run again, at most until it
-	// is looked at again.
-	rest   time.Duration
-	paused bool
-	start  time.Time // of a limited topic: the next start that this server was promised
-	next   int64     // by Redis's clock in µs: when the topic may run again, by the last reply; 0: unknown
+	// Of a topic that is paused, held or limited: how long after the reply it may run again, at
+	// most until it is looked at again.
+	rest    time.Duration
+	replied time.Time     // when the last reply arrived
+	trip    time.Duration // of the fastest takes of late
+	paused  bool
+	start   time.Time // of a limited topic: the next start that this server was promised
+	rated   bool      // the rate of the topic made it rest
+	placed  bool      // its limit of running jobs did
+	next    int64     // by Redis's clock in µs: when the topic may run again, by the last reply; 0: unknown
 	// of the first taker of a topic that is rung: the name under which it waits for jobs
 	name      string
 	waits     bool // by the last reply, the server is among those that wait
@@ -111,6 +115,9 @@ func (t *Topic) takeStep(ctx, work context.Context, first *taker) loop.Next {
 		return over
 	}
 	rung, sought := t.taking.ring.rung.Swap(false), t.taking.ring.sought.Swap(false)
+	if wait, rests := first.stillRests(); rests {
+		return wait
+	}
 	t.rested()
 	if !t.setDefaultLimits(work) {
 		return loop.PauseFor(first.slow.Next())
@@ -130,6 +137,7 @@ func (t *Topic) takeStep(ctx, work context.Context, first *taker) loop.Next {
 		answer(asked, sight{busy: first.got > 0 || did == takeAgain || did == takeRoom, next: first.next})
 	}
 	t.notePause(ctx, did, first.paused)
+	t.lookUpPlaces(work)
 	blocks := sought && first.got > 0 && !t.gathersAll() && t.noteBypass()
 	switch {
 	case did == takeFailed:
@@ -145,6 +153,9 @@ func (t *Topic) takeStep(ctx, work context.Context, first *taker) loop.Next {
 			return loop.Again // a worker has become idle since the take, which would not be rung
 		}
 		t.keen(false)
+		if t.expectChange(t.hasPlaces()) {
+			return loop.Again
+		}
 		return first.waitForJobs(ctx)
 	// A server without an idle worker must not be woken for a job.
 	case did == takeWait, did == takeRoom:
@@ -152,12 +163,30 @@ func (t *Topic) takeStep(ctx, work context.Context, first *taker) loop.Next {
 		return first.waitForRoom()
 	case did == takeRest, did == takeBound:
 		t.keen(false)
-		if t.expectResume() {
+		if t.expectChange(first.placed) {
 			return loop.Again
 		}
-		return loop.RestFor(first.rest)
+		return first.restLeft()
 	}
 	return loop.Again
+}
+
+// stillRests reports whether the topic still waits for the next start of its rate, and how long.
+// Jobs that become ready meanwhile, and ended ones, change nothing. Only other limits do.
+func (k *taker) stillRests() (wait loop.Next, rests bool) {
+	if !k.rated || !k.topic.waitsForResume() || time.Since(k.replied) >= k.rest {
+		return loop.Next{}, false
+	}
+	return k.restLeft(), true
+}
+
+// restLeft makes the loop rest for as long as the last reply said. Redis computed that before the
+// reply arrived, and other calls may have followed.
+func (k *taker) restLeft() loop.Next {
+	if k.rest == loop.Forever {
+		return loop.Woken
+	}
+	return loop.RestFor(max(0, k.rest-time.Since(k.replied)))
 }
 
 // takeMoreStep is a step of the second taker's loop. It starts after a full take, makes only full
@@ -291,18 +320,21 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 	if err != nil {
 		return takeFailed, err
 	}
-	took := time.Since(sent)
+	k.replied = time.Now()
+	took := k.replied.Sub(sent)
+	k.rated, k.placed = false, false
+	k.noteTrip(took)
 	soon := k.adapt(took)
 	k.topic.noteTook(took, len(r.List(3)))
 	if r.Status() == "ok" {
 		return k.admit(r, sent, limit, soon), nil
 	}
 	k.topic.expect(k.n, 0, false)
-	return k.noJobs(r, sent), nil
+	return k.noJobs(r), nil
 }
 
 // noJobs notes why a take has returned no jobs, and returns the next step.
-func (k *taker) noJobs(r script.Reply, sent time.Time) afterTake {
+func (k *taker) noJobs(r script.Reply) afterTake {
 	t := k.topic
 	switch r.Status() {
 	case "empty", "busy":
@@ -315,12 +347,12 @@ func (k *taker) noJobs(r script.Reply, sent time.Time) afterTake {
 	case "limit":
 		t.setBounded(true)
 		k.noteWaits(false)
-		k.rest = t.Server.Config.Tick
+		k.restForPlace()
 		return takeBound
 	case "rate":
 		t.setBounded(true)
 		k.noteWaits(false)
-		k.restForStart(sent, r.Number(2))
+		k.restForStart(r.Number(2))
 		k.next = 1000*r.Now() + r.Number(2)
 		return takeBound
 	case "gather":
@@ -350,11 +382,14 @@ func (k *taker) admit(r script.Reply, sent time.Time, limit int, soon bool) afte
 	more := r.Number(7) == 1
 	k.got = len(ids)
 	k.noteWaits(r.Number(8) == 1)
-	// The reply to a repeated request does not say what ended the take.
+	// The reply to a repeated request does not say what ended the take, or whether it parked keys.
 	bound, repeated := r.Text(9), k.since < k.number
 	if bound != "" || !repeated {
 		t.setBounded(bound != "")
 		t.setKeysLimited(r.Number(11), true)
+	} else {
+		t.doubtLimits()
+		t.wake()
 	}
 	// Two takes in succession must not delay Redis's other clients by two of the largest payloads.
 	huge := len(ids) == 1 && len(r.List(4).Text(0)) > hugeRecord
@@ -372,10 +407,10 @@ func (k *taker) admit(r script.Reply, sent time.Time, limit int, soon bool) afte
 	case "free":
 		return takeRoom
 	case "limit":
-		k.rest = t.Server.Config.Tick
+		k.restForPlace()
 		return takeBound
 	case "rate":
-		k.restForStart(sent, r.Number(10))
+		k.restForStart(r.Number(10))
 		return takeBound
 	}
 	// There may be more: leftovers came first, or these are many and others follow, or limits ended
@@ -400,14 +435,38 @@ func (t *Topic) admitAll(r script.Reply, sent time.Time) {
 	}
 }
 
+// restForPlace makes the loop rest until a running job of the topic has ended.
+func (k *taker) restForPlace() {
+	k.placed, k.rest = true, k.topic.Server.Config.Tick
+	k.topic.Mu.Lock()
+	k.topic.Workers.Places, k.topic.Workers.Unsure = true, false
+	k.topic.Mu.Unlock()
+}
+
 // restForStart makes the loop rest until the start that Redis has promised, or until an earlier one
-// that it has promised before: the answer to a request that came too early names a later one.
-func (k *taker) restForStart(sent time.Time, us int64) {
-	start := sent.Add(time.Duration(us) * time.Microsecond)
-	if now := time.Now(); !k.start.After(now) || start.Before(k.start) {
+// that it has promised before: the answer to a request that came too early can name a later one.
+//
+// Redis computed the wait before its reply arrived, by the way of the reply at the least. The next
+// request arrives after it was sent, by its way there at the least. So a request that is sent at
+// the end of the wait, less the shortest round trip, does not come too early, and is not late by
+// the length of the link.
+func (k *taker) restForStart(us int64) {
+	start := k.replied.Add(time.Duration(us)*time.Microsecond - k.trip)
+	if !k.start.After(k.replied) || start.Before(k.start) {
 		k.start = start
 	}
-	k.rest = min(max(time.Until(k.start), 0), k.topic.Server.Config.Tick)
+	k.rated = true
+	k.rest = min(max(k.start.Sub(k.replied), 0), k.topic.Server.Config.Tick)
+}
+
+// noteTrip notes how long a take was on its way. The shortest time of late grows slowly when the
+// link becomes longer.
+func (k *taker) noteTrip(took time.Duration) {
+	if k.trip == 0 || took < k.trip {
+		k.trip = took
+	} else {
+		k.trip += (took - k.trip) / 512
+	}
 }
 
 // adapt enlarges the next takes if a reply came soon, and reports whether it did. After a late

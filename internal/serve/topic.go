@@ -97,6 +97,7 @@ type crew struct {
 type latches struct {
 	room    latch // there may be room for more jobs
 	resumed latch // the topic may have been resumed
+	place   latch // a running job of the topic may have ended
 }
 
 // topicLoops are the loops of a topic. They are nil until the topic is started.

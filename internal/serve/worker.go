@@ -39,11 +39,11 @@ func (t *Topic) waitsForRoom() bool {
 	return t.latches.room.waited
 }
 
-// rested notes that the first taker no longer waits for the end of a pause.
+// rested notes that the first taker takes. What happens from now on can be news to it.
 func (t *Topic) rested() {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
-	t.latches.resumed.waited = false
+	t.latches.resumed, t.latches.place = latch{}, latch{}
 }
 
 // noteTook is workers.took.
@@ -64,18 +64,28 @@ func (t *Topic) patience() time.Duration {
 func (t *Topic) resume() {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
-	t.Workers.KeysLimited = true // until the next reply
+	t.doubtLimitsLocked()
 	if t.latches.resumed.give() {
 		t.Loops.take.Wake()
 	}
 }
 
-// expectResume reports whether the topic may have been resumed. Otherwise resume wakes the first
-// taker.
-func (t *Topic) expectResume() bool {
+// expectChange reports whether jobs may have become able to start since the first taker has sent
+// its take: because the topic was resumed, or with places because a running job has ended.
+// Otherwise that wakes the taker.
+func (t *Topic) expectChange(places bool) bool {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
-	return t.latches.resumed.expect()
+	freed := places && t.latches.place.expect()
+	return t.latches.resumed.expect() || freed
+}
+
+// waitsForResume reports whether the first taker waits for the end of a pause or for other limits,
+// and neither has come.
+func (t *Topic) waitsForResume() bool {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
+	return t.latches.resumed.waited
 }
 
 // turn notes that a loop has started another iteration.
@@ -291,7 +301,7 @@ func (t *Topic) finish(r *run.Run, cause, err error, now time.Time) (next *run.R
 	settled.Cause, settled.Output = cause, r.Output.End()
 	t.Mu.Lock()
 	abandoned, lost := t.endLocked(settled)
-	next = t.nextLocked(ran, now)
+	next = t.nextLocked(ran, now, !abandoned && lost == nil)
 	t.unlock()
 	t.reportEnd(settled, abandoned, lost)
 	return next
@@ -311,8 +321,10 @@ func (t *Topic) endLocked(settled settle.Row) (abandoned bool, lost error) {
 }
 
 // nextLocked returns the next job for a worker whose handler has returned after d, or nil if there
-// is none, or if the pool gives the worker to another topic.
-func (t *Topic) nextLocked(d time.Duration, now time.Time) (next *run.Run) {
+// is none, or if the pool gives the worker to another topic. settles says that an outcome is on its
+// way to Redis. Until it is there, a limit of running jobs counts the job that has ended: a take
+// before that could be refused, or use the place of another server.
+func (t *Topic) nextLocked(d time.Duration, now time.Time, settles bool) (next *run.Run) {
 	t.Workers.Ran(d)
 	t.Workers.Busy--
 	t.adjustLocked(1)
@@ -325,7 +337,7 @@ func (t *Topic) nextLocked(d time.Duration, now time.Time) (next *run.Run) {
 	if next == nil {
 		t.startWorkerLocked() // not this worker: its jobs may wait for others of their batch
 	}
-	if t.roomLocked() > 0 {
+	if t.roomLocked() > 0 && !(settles && t.Workers.Places) {
 		t.freedLocked()
 		if t.Workers.RoomForTwo(len(t.owned.Runs)) {
 			t.Loops.takeMore.Wake()

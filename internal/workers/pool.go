@@ -95,6 +95,13 @@ func (m *Member) Adjust(needs, finished int, given []*Member) (has int, share fl
 	return m.has, float64(m.Weight) / float64(max(p.weight, m.Weight)), given
 }
 
+// spare reports whether a worker of the pool is idle.
+func (p *Pool) spare() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.idle > 0
+}
+
 // giveLocked gives an idle worker to the first member of the queue.
 func (p *Pool) giveLocked() *Member {
 	m := p.queue[0]

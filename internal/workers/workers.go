@@ -64,6 +64,8 @@ type Workers struct {
 	limited     bool          // the last job taken has limited retries
 	Bounded     bool          // the topic has limits, by the last reply
 	KeysLimited bool          // limits of keys are in force, by the last reply, or may be since then
+	Places      bool          // a limit of running jobs is in force, or may be
+	Unsure      bool          // and that is to be looked up
 }
 
 // Ahead returns how many jobs may be held beyond those that are running. After a crash, every taken
@@ -215,6 +217,12 @@ func (w *Workers) Unclaimed() int {
 		coming = w.Claimed // the others are taken ahead
 	}
 	return max(0, w.places()-len(w.Next)-coming)
+}
+
+// CanTake reports whether the topic has a worker for a job that it takes now, or gets one of its
+// pool.
+func (w *Workers) CanTake() bool {
+	return w.Unclaimed() > 0 || w.Member != nil && !w.AtCount() && w.Member.Pool.spare()
 }
 
 // AtCount reports whether the topic has jobs for as many workers as it may have.

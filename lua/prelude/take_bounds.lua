@@ -5,7 +5,8 @@
 --
 -- A take leases no more than can start immediately. The number of running jobs is that of the
 -- leases, so it cannot leak. A take that is refused because of the rate gets the time of a start
--- that no other server was promised.
+-- that no other server was promised. If it comes a moment before the next start, it gets that one,
+-- because it was on its way there.
 
 -- bounds returns how many jobs the take may lease, before it looks at any. limits and tat are the
 -- fields flow and tat of meta; per_key: limits of keys are in force.
@@ -48,8 +49,12 @@ local function refusal(promised, per_key)
   elseif bound == 'limit' then
     return {'limit', now}
   end
-  -- Every server that is refused gets another start. One that is not used is lost.
-  local next_start = us + left()
+  local early = left()
+  if early <= math.min(emit / 2, 100000) then
+    return {'rate', now, math.ceil(early)}
+  end
+  -- Every other server that is refused gets another start. One that is not used is lost.
+  local next_start = us + early
   local promise = math.max(next_start, number_of(promised) + emit)
   if promise - us > 1000000 then
     promise = next_start

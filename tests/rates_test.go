@@ -1,0 +1,104 @@
+package tests
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/queuetest"
+)
+
+// Rates with room for one start at a time, where a start that is missed is not made up for: of the
+// starts that a rate allows in twenty seconds, at least 97 of 100 are made while jobs and workers
+// wait, and never one more than it allows. No two ways to Redis and back take the same time.
+func TestRatesAreMet(t *testing.T) {
+	short, long := 100*time.Microsecond, 10*time.Millisecond
+	for _, c := range []struct {
+		persec, servers int
+		handler, link   time.Duration
+	}{
+		{4, 1, 0, short}, {4, 3, 300 * time.Millisecond, short}, {10, 1, 10 * time.Millisecond, short}, {10, 3, 0, short},
+		{10, 1, 300 * time.Millisecond, short}, {20, 1, 300 * time.Millisecond, short}, {20, 3, 10 * time.Millisecond, short},
+		{20, 1, 0, short}, {10, 3, 10 * time.Millisecond, long}, {20, 1, 300 * time.Millisecond, long},
+	} {
+		t.Run(fmt.Sprintf("%d a second on %d, handlers of %v, a link of %v", c.persec, c.servers, c.handler, c.link), func(t *testing.T) {
+			queuetest.InBubble(t, func(b *queuetest.Bubble) {
+				const period, jitter = 20, 400 * time.Microsecond
+				var starts crowd
+				rate := delayq.Per(c.persec, time.Second).Burst(1)
+				require.NoError(b, b.Client.SetLimits(b.Context(), "a", delayq.Limits{Rate: rate}))
+				jobs := make([]delayq.NewJob, 2*c.persec*period)
+				for i := range jobs {
+					jobs[i] = delayq.NewJob{Topic: "a", ID: fmt.Sprint(i)}
+				}
+				_, err := b.Client.EnqueueBatch(b.Context(), jobs)
+				require.NoError(b, err)
+				for i := range c.servers {
+					serveOnLink(b, "a", uint64(i), c.link, jitter, starts.handler(c.handler))
+				}
+				b.Pass(2 * time.Second)
+				began := time.Now()
+				b.Pass(period * time.Second)
+				all := starts.started()
+				requireWithin(b, all, time.Second/time.Duration(c.persec), 2*jitter)
+				made := len(all) - slices.IndexFunc(all, began.Before)
+				require.GreaterOrEqual(b, 100*made, 97*c.persec*period, "starts: %d", made)
+			})
+		})
+	}
+}
+
+// serveOnLink runs a server whose requests and answers take from least to least and more.
+func serveOnLink(b *queuetest.Bubble, topic string, seed uint64, least, more time.Duration, h delayq.HandlerFunc) {
+	var mu sync.Mutex
+	p := rand.New(rand.NewPCG(seed, 29))
+	w := queuetest.NewWire(b.Redis)
+	w.Jitter(func() time.Duration {
+		mu.Lock()
+		defer mu.Unlock()
+		return least + time.Duration(p.Int64N(int64(more)))
+	})
+	b.ServeOn(w, topic, h, delayq.Concurrency(30))
+}
+
+// requireWithin requires that starts are not closer than the rate allows. Redis counts them, and
+// each is seen here later by up to blur more than another one.
+func requireWithin(b *queuetest.Bubble, starts []time.Time, emit, blur time.Duration) {
+	b.Helper()
+	for i := range starts {
+		for j := i + 1; j < len(starts) && j < i+50; j++ {
+			require.GreaterOrEqual(b, starts[j].Sub(starts[i])+blur, time.Duration(j-i)*emit, "starts %d to %d", i, j)
+		}
+	}
+}
+
+// A rate that whole microseconds express only roughly is refused, with the rates next to it.
+func TestFastRatesAreMetOrRefused(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		for _, r := range []delayq.Rate{
+			delayq.Per(29_000, time.Second), delayq.Per(500_000, time.Second), delayq.Per(1_000_000, time.Second), delayq.Per(250_000, time.Second).Burst(1),
+			delayq.Per(1_000_000, 3*time.Second), delayq.Per(1, time.Microsecond), delayq.Per(300_000, time.Second).Burst(50_000).Strict(),
+		} {
+			require.NoError(b, b.Client.SetLimits(b.Context(), "a", delayq.Limits{Rate: r}), r)
+		}
+		for want, r := range map[string]delayq.Rate{
+			"Per(700000, 1s): a start must take a whole number of µs, within 3 %: that is 500000 or 1000000 starts": delayq.Per(700_000, time.Second),
+			"Per(300000, 1s): a start must take a whole number of µs, within 3 %: that is 250000 or 333333 starts":  delayq.Per(300_000, time.Second),
+			"that is 250000 or 333333 starts, not counting the burst":                                               delayq.Per(300_000, time.Second).Burst(1).Strict(),
+		} {
+			for _, l := range []delayq.Limits{{Rate: r}, {RatePerKey: r}} {
+				err := b.Client.SetLimits(b.Context(), "b", l)
+				require.ErrorIs(b, err, delayq.ErrInvalid)
+				require.ErrorContains(b, err, want)
+			}
+			require.ErrorContains(b, b.Client.SetKeyLimits(b.Context(), "b", "k", delayq.KeyLimits{Rate: r}), want)
+		}
+		require.Zero(b, b.Stats("b").Limits)
+	})
+}
