@@ -26,6 +26,7 @@ type Call struct {
 	cmd    *redis.Cmd
 
 	Reply Reply
+	plain [2]any // the reply, if Redis has sent only its clock
 	Err   error
 }
 
@@ -275,8 +276,10 @@ func firstKey(cmd redis.Cmder) string {
 // finish reads the reply of a call, or completes its error.
 func (c Caller) finish(ctx context.Context, call *Call) {
 	if call.Err == nil {
-		if now, plain := call.cmd.Val().(int64); plain {
-			call.Reply = Reply{statusOK, now} // see lua/enqueue_one.lua
+		now := call.cmd.Val()
+		if _, plain := now.(int64); plain { // see lua/enqueue_one.lua
+			call.plain = [2]any{statusOK, now}
+			call.Reply = call.plain[:]
 		} else {
 			call.Reply, call.Err = call.cmd.Slice()
 		}
