@@ -23,8 +23,8 @@
 -- Returns now: the job is stored; {'ok', now, '', '', '+'}: the same, and it is the topic's first
 -- one; or {'known', now}: nothing was done.
 -- Cost: O(log N).
--- Text for text: Redis needs longer to make a text of a number.
 local time = redis.call('TIME')
+-- Text for text: it takes longer to make a text of a number.
 local ms = time[1] .. string.sub('00000' .. time[2], -6, -4)
 local stamp = string.sub('0000' .. ms, -13)
 local now = ms + 0
