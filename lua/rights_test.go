@@ -101,7 +101,7 @@ var deeds = []deed{
 	{"Get", nil, get("running")},
 	{"Get", nil, get("dead")},
 	{"Get", nil, get("done")},
-	{"Get", slip("leases"), func(c *caller) error { return named(just(c.Get(c.ctx, c.topic, "x"))) }},
+	{"Get", slip("leases"), func(c *caller) error { return ofType(just(c.Get(c.ctx, c.topic, "x"))) }},
 	{"GetBatch", nil, func(c *caller) error {
 		return just(c.GetBatch(c.ctx, []delayq.JobRef{{Topic: c.topic, ID: "scheduled"}}))
 	}},
@@ -121,7 +121,7 @@ var deeds = []deed{
 	{"Inspector.Topics", nil, func(c *caller) error { return just(c.insp.Topics(c.ctx)) }},
 	{"Inspector.Stats", nil, func(c *caller) error { return just(c.insp.Stats(c.ctx, c.topic)) }},
 	{"Inspector.Stats", nil, func(c *caller) error { return just(c.insp.Stats(c.ctx)) }},
-	{"Inspector.Stats", slip("bucket"), func(c *caller) error { return named(just(c.insp.Stats(c.ctx, c.topic))) }},
+	{"Inspector.Stats", slip("bucket"), func(c *caller) error { return ofType(just(c.insp.Stats(c.ctx, c.topic))) }},
 	{"Inspector.Servers", nil, func(c *caller) error { return just(c.insp.Servers(c.ctx)) }},
 	{"Inspector.Schedules", nil, func(c *caller) error { return just(c.insp.Schedules(c.ctx, c.topic)) }},
 	{"Inspector.Forecast", nil, func(c *caller) error { return just(c.insp.Forecast(c.ctx, c.topic, time.Now(), time.Minute, 60)) }},
@@ -239,8 +239,8 @@ func jobs(state delayq.State) func(c *caller) error {
 	}
 }
 
-// named is nil for an error that names a key and its types.
-func named(err error) error {
+// ofType is nil for an error that names a key and its types.
+func ofType(err error) error {
 	if err != nil && strings.Contains(err.Error(), "is a string and not a zset") {
 		return nil
 	}

@@ -115,14 +115,15 @@ func (t *Topic) takeStep(ctx, work context.Context, first *taker) loop.Next {
 		return over
 	}
 	rung, sought := t.taking.ring.rung.Swap(false), t.taking.ring.sought.Swap(false)
-	if wait, rests := first.stillRests(); rests {
+	asked := t.taking.look.take()
+	if wait, rests := first.stillRests(); rests && len(asked) == 0 {
 		return wait
 	}
 	t.rested()
 	if !t.setDefaultLimits(work) {
+		t.taking.look.keep(asked)
 		return loop.PauseFor(first.slow.Next())
 	}
-	asked := t.taking.look.take()
 	if wait, waits := first.stillWaits(); waits {
 		answer(asked, sight{busy: true})
 		t.passOn(ctx, rung)
@@ -138,17 +139,25 @@ func (t *Topic) takeStep(ctx, work context.Context, first *taker) loop.Next {
 	}
 	t.notePause(ctx, did, first.paused)
 	t.lookUpPlaces(work)
-	blocks := sought && first.got > 0 && !t.gathersAll() && t.noteBypass()
-	switch {
+	switch blocks := sought && first.got > 0 && !t.gathersAll() && t.noteBypass(); {
 	case did == takeFailed:
 		t.unclaim()
 		return loop.PauseFor(pause)
 	case did == takeWait && blocks:
 		return loop.Again
+	}
+	return first.waitAfter(ctx, did, rung)
+}
+
+// waitAfter is what the first taker does after a take that was executed: it takes again, or waits
+// for what the take has found missing. rung says that the server was rung before it.
+func (k *taker) waitAfter(ctx context.Context, did afterTake, rung bool) loop.Next {
+	t := k.topic
+	switch {
 	case did == takeWait && t.hasIdleWorker():
-		switch unlisted := first.name != "" && !first.waits && first.got >= first.free; {
-		case unlisted && first.free == 0: // all workers of the pool are busy
-			return first.waitForRoom()
+		switch unlisted := k.name != "" && !k.waits && k.got >= k.free; {
+		case unlisted && k.free == 0: // all workers of the pool are busy
+			return k.waitForRoom()
 		case unlisted:
 			return loop.Again // a worker has become idle since the take, which would not be rung
 		}
@@ -156,17 +165,17 @@ func (t *Topic) takeStep(ctx, work context.Context, first *taker) loop.Next {
 		if t.expectChange(t.hasPlaces()) {
 			return loop.Again
 		}
-		return first.waitForJobs(ctx)
+		return k.waitForJobs(ctx)
 	// A server without an idle worker must not be woken for a job.
 	case did == takeWait, did == takeRoom:
 		t.passOn(ctx, rung && did == takeRoom)
-		return first.waitForRoom()
+		return k.waitForRoom()
 	case did == takeRest, did == takeBound:
 		t.keen(false)
-		if t.expectChange(first.placed) {
+		if t.expectChange(k.placed) {
 			return loop.Again
 		}
-		return first.restLeft()
+		return k.restLeft()
 	}
 	return loop.Again
 }
