@@ -1,11 +1,41 @@
 
 -- take_gather: jobs of all keys that are gathered for a batch.
 -- Gives: gather
--- Expects: now limit enough within batch name ready handoff lane meta idle
+-- Expects: now limit enough within batch name by_key key_running rule_of number_of lane_range ready
+-- Expects: handoff lane turn held parked holders rules meta idle
 --
 -- Jobs are gathered from the take that finds too few of them on. The field gather of meta has the
 -- end of that. The server waits in idle meanwhile, because each job that becomes ready can be the
 -- last one that is missing. Jobs that do not fill another batch, and are too few for one, stay.
+
+-- able counts the ready jobs that have keys and can run: those of held and parked keys cannot, and
+-- those of a key with a limit only as far as that allows. It looks at no more keys than a take can
+-- serve.
+local function able()
+  if redis.call('EXISTS', held, parked) == 0 and not by_key then
+    return redis.call('ZCARD', lane)
+  end
+  local keys, jobs = redis.call('ZRANGE', turn, 0, 249), 0
+  if #keys == 0 then
+    return 0
+  end
+  local holds = redis.pcall('ZMSCORE', held, unpack(keys))
+  local waits = by_key and redis.pcall('ZMSCORE', parked, unpack(keys)) or {}
+  local ruled = by_key and redis.pcall('HMGET', rules, unpack(keys)) or {}
+  for i, key in ipairs(keys) do
+    local stopped = math.max(number_of(holds[i]), number_of(waits[i])) > now
+    if key ~= '' and not stopped then
+      local from, to = lane_range(key)
+      local n = redis.call('ZLEXCOUNT', lane, from, to)
+      local _, running = rule_of(ruled[i] or nil, key_running, 0, 1)
+      if running > 0 then
+        n = math.min(n, math.max(0, running - redis.call('ZLEXCOUNT', holders, from, to)))
+      end
+      jobs = jobs + n
+    end
+  end
+  return jobs
+end
 
 -- gather returns how many jobs the take may lease, and the reply if it leases none because they are
 -- gathered. ending is the end of that, or 0.
@@ -15,7 +45,7 @@ local function gather(ending)
     jobs = jobs - #redis.call('LPOS', ready, '', 'COUNT', 0, 'MAXLEN', 1000)
       - #redis.call('LPOS', handoff, '', 'COUNT', 0, 'MAXLEN', 1000)
   end
-  jobs = jobs + redis.call('ZCARD', lane)
+  jobs = jobs + able()
   local over = ending > 0 and ending <= now
   if jobs > 0 and jobs < enough then
     if ending == 0 or ending > now + within then

@@ -26,16 +26,30 @@ local function seat_of(noted, weight)
   end
 end
 
--- complete returns nil if the jobs of a key make a batch, and otherwise when they do.
-local function complete(key)
+-- due_of returns when the job of an entry in lane was due.
+local function due_of(entry)
+  local _, spot = key_of(entry)
+  local ahead = tonumber(string.sub(spot, -16, -9), 16) or 2147483648
+  return (tonumber(string.sub(spot, -37, -27), 16) or 0) + ahead - 2147483648
+end
+
+-- complete returns nil if the jobs of a key make a batch, and otherwise when they do. noted is what
+-- it was before a job has joined, if that is known: a job that comes before the others by its head
+-- start does not make them wait again.
+local function complete(key, noted)
   local from, to = lane_range(key)
   local entry = redis.call('ZRANGEBYLEX', lane, from, to, 'LIMIT', 0, 1)[1]
   if not entry or redis.call('ZLEXCOUNT', lane, from, to) >= enough then
     return nil
   end
-  local _, spot = key_of(entry)
-  local begin = tonumber(string.sub(spot, -16, -9), 16) or 2147483648
-  local till = (tonumber(string.sub(spot, -37, -27), 16) or 0) + begin - 2147483648 + within
+  local begin = due_of(entry)
+  if begin + within > now and not noted then
+    local entries = redis.call('ZRANGEBYLEX', lane, from, to, 'LIMIT', 0, enough)
+    for i = 2, #entries do
+      begin = math.min(begin, due_of(entries[i]))
+    end
+  end
+  local till = math.min(begin + within, tonumber(noted or nil) or math.huge)
   return till > now and till or nil
 end
 
@@ -109,7 +123,8 @@ local function heads(want)
       else
         local r = by_key and key ~= '' and (running > 0 or period > 0)
           and ration(key, running, period, size) or nil
-        local till = r and r.room <= 0 and r.till or groups > 0 and key ~= '' and complete(key)
+        local till = r and r.room <= 0 and r.till or groups > 0 and key ~= ''
+          and complete(key, not r and parked_till[i])
         if not till then
           local n = #names + 1
           names[n], passes[n], weights[n], rations[n] = key, from or turns[i], weight, r or false
