@@ -51,8 +51,9 @@ local limit, heal, channel, topic = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 
 local lapsed = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, limit)
 local due = redis.call('ZRANGEBYSCORE', bucket, '-inf', now, 'LIMIT', 0, limit)
-local freed = redis.call('ZRANGEBYSCORE', held, '-inf', now, 'LIMIT', 0, limit)
-local again = redis.call('ZRANGEBYSCORE', parked, '-inf', now, 'LIMIT', 0, limit)
+-- With pcall: what is known of keys stops no job if it is of a wrong type.
+local freed = redis.pcall('ZRANGEBYSCORE', held, '-inf', now, 'LIMIT', 0, limit)
+local again = redis.pcall('ZRANGEBYSCORE', parked, '-inf', now, 'LIMIT', 0, limit)
 
 -- At maxmemory, a script can go on writing after it has deleted something. A script that begins
 -- with a push cannot.
@@ -65,6 +66,9 @@ end
 -- and must not keep the others from running.
 local reclaimed, pushed = 0, 0
 local lanes = #lapsed + #due > 0 and redis.call('EXISTS', keyed) == 1
+if lanes and type(redis.pcall('HLEN', keyed)) == 'table' then -- a wrong type: has any job a key?
+  lanes = redis.pcall('HEXISTS', sizes, 'number') ~= 0
+end
 if #lapsed > 0 then
   local back, first, later, log, tally = {}, {}, {}, {}, {}
   local ordered = lanes and order_of(redis.pcall('HGET', meta, 'flow'))
@@ -159,7 +163,7 @@ for _, one in ipairs({{held, freed}, {parked, again}}) do
 end
 if heal == '1' and redis.call('EXISTS', rates) == 1 then -- a tat of the past is as good as none
   local us = string.format('%.0f', time[1] * 1000000 + time[2])
-  local past = redis.call('ZRANGEBYSCORE', rates, '-inf', us, 'LIMIT', 0, 1000)
+  local past = redis.pcall('ZRANGEBYSCORE', rates, '-inf', us, 'LIMIT', 0, 1000)
   if #past > 0 then
     redis.call('ZREM', rates, unpack(past))
   end
@@ -183,8 +187,8 @@ local heads = {
   redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES'),
   redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES'),
   redis.call('ZRANGE', slots, 0, 0, 'WITHSCORES'),
-  redis.call('ZRANGEBYSCORE', held, '-inf', endless, 'WITHSCORES', 'LIMIT', 0, 1),
-  redis.call('ZRANGE', parked, 0, 0, 'WITHSCORES'),
+  redis.pcall('ZRANGEBYSCORE', held, '-inf', endless, 'WITHSCORES', 'LIMIT', 0, 1),
+  redis.pcall('ZRANGE', parked, 0, 0, 'WITHSCORES'),
 }
 local waits, overdue = redis.call('ZCARD', waiting), 0
 -- The server that fires a due slot asks again. Later slots must not wait for that.

@@ -105,7 +105,7 @@ local set = redis.call('HMGET', meta, 'paused', 'until', 'hold', 'flow', 'tat', 
   'limited', 'gather')
 local flow = set[4]
 if paused(set) then
-  return {'paused', now, tonumber(set[2] or 0)}
+  return {'paused', now, number_of(set[2])}
 elseif now < number_of(set[3]) then
   return {'held', now, tonumber(set[3])}
 end
@@ -139,7 +139,8 @@ local refilled = false -- whether put_stray has put a job into ready
 -- Uses: take_list
 
 local most_jobs, laned, pass = limit, nil, nil -- laned: the jobs of keys that have been taken
-if limit > 0 and redis.call('EXISTS', turn, held, parked) > 0 then
+if limit > 0 and redis.call('EXISTS', turn, held, parked) > 0
+  and type(redis.pcall('ZCARD', turn)) == 'number' then -- a wrong type stops keys alone
   limit = math.min(limit, 250)
   groups = groups > 0 and math.max(1, math.min(groups, math.floor(limit / batch))) or 0
   if redis.call('EXISTS', ready, handoff) > 0 then

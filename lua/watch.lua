@@ -13,7 +13,8 @@
 --
 -- A topic has something to do if the head of bucket, leases, slots, held or parked is due, or if
 -- handoff or waiting exists. A key of a wrong type counts as something to do: promote or take
--- reports it, and the other topics are not affected.
+-- reports it, and the other topics are not affected. Held, parked and turn are not needed by jobs
+-- without a key, so they count as nothing then.
 --
 -- If Redis accepts no writes, the reply is the error that says so. A master that has become a
 -- replica can still be read, and its data can be stale.
@@ -75,7 +76,7 @@ for i = first, #list, 11 do
       elseif wait ~= 0 then
         head = redis.pcall('ZRANGE', zset, 0, 0, 'WITHSCORES')
       end
-      if head.err then
+      if head.err and zset ~= held and zset ~= parked then
         wait = 0
       elseif head[2] and head[1] ~= anchor() then
         local left = math.ceil(head[2]) * 1000 - time[1] * 1000000 - time[2]
@@ -89,7 +90,8 @@ for i = first, #list, 11 do
     local since = name == '' or redis.pcall('ZSCORE', idle, name)
     local old = type(since) == 'string' and tonumber(since) < now - renew_after
     if name ~= '' and (not since or old
-      or there > 0 and redis.pcall('EXISTS', ready, turn) ~= 0) then
+      or there > 0 and redis.pcall('EXISTS', ready, turn) ~= 0
+      and (redis.pcall('EXISTS', ready) ~= 0 or type(redis.pcall('ZCARD', turn)) == 'number')) then
       mark = paused(redis.pcall('HMGET', meta, 'paused', 'until')) and 'p' or 't'
     end
   end

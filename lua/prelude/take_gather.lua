@@ -15,7 +15,7 @@ local function able()
   if redis.call('EXISTS', held, parked) == 0 and not by_key then
     return redis.call('ZCARD', lane)
   end
-  local keys, jobs = redis.call('ZRANGE', turn, 0, 249), 0
+  local keys, jobs = redis.pcall('ZRANGE', turn, 0, 249), 0
   if #keys == 0 then
     return 0
   end

@@ -13,9 +13,10 @@
 
 local ordered, halts = order_of(flow)
 
--- census counts the running jobs of a key, and drops the entries of those that have ended. It
--- returns when the first of their leases ends too.
-local function census(key)
+-- census counts the running jobs of a key, and drops entries of those that have ended. It returns
+-- when the first of their leases ends too. all is how many entries there are. It looks at 1,000 of
+-- them, and counts those behind: too few start rather than too many.
+local function census(key, all)
   local from, to = lane_range(key)
   local list, jobs = redis.call('ZRANGEBYLEX', holders, from, to, 'LIMIT', 0, 1000), {}
   for i, entry in ipairs(list) do
@@ -23,10 +24,9 @@ local function census(key)
   end
   local ends = redis.call('ZMSCORE', leases, unpack(jobs))
   local spots = redis.call('HMGET', keyed, unpack(jobs))
-  local n, first, stale = 0, nil, {}
+  local first, stale = nil, {}
   for i, entry in ipairs(list) do
     if ends[i] and spots[i] and key_of(spots[i]) == key then
-      n = n + 1
       first = math.min(first or math.huge, tonumber(ends[i]))
     else
       stale[#stale + 1] = entry
@@ -36,7 +36,7 @@ local function census(key)
     redis.call('ZREM', holders, unpack(stale))
   end
   looked = looked + #list
-  return n, first
+  return all - #stale, first
 end
 
 -- blocked returns until when a key waits for a job that comes first and is not ready, or nil. It
@@ -82,7 +82,7 @@ local function ration(key, running, period, size)
     local n = redis.call('ZLEXCOUNT', holders, lane_range(key))
     if n >= running then
       local first
-      n, first = census(key)
+      n, first = census(key, n)
       r.till = math.ceil(first or now)
     end
     r.room = math.min(r.room, math.max(0, running - n))
