@@ -35,6 +35,63 @@ func (c *Client) EnqueueBatch(ctx context.Context, jobs []NewJob) ([]EnqueueResu
 	return b.results, end.err(b.Finish())
 }
 
+// A BatchResult is the outcome of one job of a call about many.
+type BatchResult interface {
+	EnqueueResult | CancelResult | RescheduleResult | GetResult
+}
+
+// ErrorsExcept returns the error of a call about many jobs without what is fine: nil if each job
+// has succeeded, or has failed with an error that wraps one of fine. results and err are those of
+// the call.
+//
+// [errors.Is] does not tell that of err. It joins the failures, so it is one of them if any job has
+// failed with it, whatever became of the others, and it has only the first ten:
+//
+//	results, err := client.CancelBatch(ctx, jobs)
+//	if err = delayq.ErrorsExcept(results, err, delayq.ErrNotFound); err != nil {
+//		return err // a job may still be there
+//	}
+//
+// The returned error joins the first ten failures that are not fine. It wraps [ErrNotAudited] if
+// err does.
+func ErrorsExcept[R BatchResult](results []R, err error, fine ...error) error {
+	failed, first := 0, []error(nil)
+	for _, r := range results {
+		one := errorOf(r)
+		if one == nil || slices.ContainsFunc(fine, func(f error) bool { return errors.Is(one, f) }) {
+			continue
+		}
+		if failed++; failed <= keptErrors {
+			first = append(first, one)
+		}
+	}
+	if failed > 0 {
+		first = []error{fmt.Errorf("%d of %d jobs failed: %w", failed, len(results), errors.Join(first...))}
+	}
+	if errors.Is(err, ErrNotAudited) {
+		first = append(first, ErrNotAudited)
+	}
+	if len(results) == 0 {
+		first = append(first, err)
+	}
+	return errors.Join(first...)
+}
+
+// errorOf returns the error of a result.
+func errorOf[R BatchResult](result R) error {
+	switch r := any(result).(type) {
+	case EnqueueResult:
+		return r.Err
+	case CancelResult:
+		return r.Err
+	case RescheduleResult:
+		return r.Err
+	case GetResult:
+		return r.Err
+	}
+	return nil
+}
+
 // A JobRef names a job.
 type JobRef struct {
 	Topic, ID string
@@ -48,7 +105,8 @@ type CancelResult struct {
 
 // CancelBatch cancels any number of jobs of any topics, as [Client.Dequeue] does one. Results are
 // in the order of jobs. Each has its own error, as from Dequeue: [ErrNotFound] if there is no such
-// job. The returned error is non-nil if any job failed, and joins the first ten failures.
+// job. The returned error is non-nil if any job failed, and joins the first ten failures. Use
+// [ErrorsExcept] if a job that is gone is no failure.
 //
 // Jobs of one topic are sent in their order, up to 500 in a call. Each cancel is atomic; the batch
 // as a whole is not. When ctx is done, jobs not yet sent get its error. After a call that Redis

@@ -57,6 +57,26 @@ func ExampleClient_EnqueueBatch() {
 	// true
 }
 
+func ExampleErrorsExcept() {
+	rdb, end := openRedis()
+	defer end()
+	ctx := context.Background()
+	client := delayq.NewClient(rdb)
+
+	// A job that is gone already is cancelled enough. An invalid topic is a failure all the same.
+	results, err := client.CancelBatch(ctx, []delayq.JobRef{{Topic: "mail", ID: "gone-1"}, {Topic: "mail", ID: "gone-2"}})
+	fmt.Println(delayq.ErrorsExcept(results, err, delayq.ErrNotFound))
+
+	results, err = client.CancelBatch(ctx, []delayq.JobRef{{Topic: "mail", ID: "gone-1"}, {Topic: "mail#", ID: "gone-2"}})
+	fmt.Println(errors.Is(err, delayq.ErrNotFound))
+	err = delayq.ErrorsExcept(results, err, delayq.ErrNotFound)
+	fmt.Println(errors.Is(err, delayq.ErrNotFound), errors.Is(err, delayq.ErrInvalid))
+	// Output:
+	// <nil>
+	// true
+	// false true
+}
+
 func ExampleClient_CancelBatch() {
 	rdb, end := openRedis()
 	defer end()

@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -148,5 +149,39 @@ func TestBatchesOfADoneContext(t *testing.T) {
 		results, err = f.Client.CancelBatch(ctx, nil)
 		require.NoError(t, err)
 		require.Empty(t, results)
+	})
+}
+
+// What is fine is left out of the error of a batch, and nothing else.
+func TestErrorsExcept(t *testing.T) {
+	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
+		f.Enqueue("there")
+		there, gone, bad := delayq.JobRef{Topic: "topic", ID: "there"}, delayq.JobRef{Topic: "topic", ID: "gone"}, delayq.JobRef{Topic: "a{b", ID: "x"}
+		results, err := f.Client.CancelBatch(t.Context(), []delayq.JobRef{there, gone})
+		require.ErrorIs(t, err, delayq.ErrNotFound)
+		require.NoError(t, delayq.ErrorsExcept(results, err, delayq.ErrNotFound))
+		require.ErrorIs(t, delayq.ErrorsExcept(results, err), delayq.ErrNotFound)
+		require.ErrorIs(t, delayq.ErrorsExcept(results, err, delayq.ErrDead, delayq.ErrRunning), delayq.ErrNotFound)
+
+		results, err = f.Client.CancelBatch(t.Context(), append(slices.Repeat([]delayq.JobRef{gone}, 20), bad))
+		require.ErrorIs(t, err, delayq.ErrNotFound)
+		err = delayq.ErrorsExcept(results, err, delayq.ErrNotFound)
+		require.ErrorIs(t, err, delayq.ErrInvalid)
+		require.NotErrorIs(t, err, delayq.ErrNotFound)
+		require.ErrorContains(t, err, "1 of 21 jobs failed: ")
+
+		stored, err := f.Client.EnqueueBatch(t.Context(), []delayq.NewJob{{Topic: "topic", ID: "a"}, {Topic: "topic", ID: "a"}})
+		require.Error(t, err)
+		require.NoError(t, delayq.ErrorsExcept(stored, err, delayq.ErrDuplicate))
+		moved, err := f.Client.RescheduleBatch(t.Context(), []delayq.NewDue{{Topic: "topic", ID: "gone", Due: delayq.ProcessIn(0)}})
+		require.NoError(t, delayq.ErrorsExcept(moved, err, delayq.ErrNotFound))
+		got, err := f.Client.GetBatch(t.Context(), []delayq.JobRef{gone})
+		require.NoError(t, delayq.ErrorsExcept(got, err, delayq.ErrNotFound))
+
+		// An act that was done and not recorded is still one.
+		require.NoError(t, f.RDB.Set(t.Context(), f.Prefix+":audit", "of the wrong type", 0).Err())
+		results, err = f.Client.CancelBatch(delayq.WithActor(t.Context(), "ann"), []delayq.JobRef{{Topic: "topic", ID: "a"}, gone})
+		require.ErrorIs(t, err, delayq.ErrNotAudited)
+		require.ErrorIs(t, delayq.ErrorsExcept(results, err, delayq.ErrNotFound), delayq.ErrNotAudited)
 	})
 }
