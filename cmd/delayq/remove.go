@@ -22,7 +22,7 @@ func (a *app) removeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove TOPIC…",
 		Short: "Remove empty topics",
-		Long: `Remove topics that have no jobs, no schedules and no live server, with their counters,
+		Long: `Remove topics without jobs, schedules and handlers in live servers, with their counters,
 pauses and limits. Other topics are left alone.`,
 		Args:              counted(1, -1, "topics"),
 		ValidArgsFunction: a.completeArgs(a.topicNames),
