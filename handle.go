@@ -195,6 +195,9 @@ func (s *Server) wrapLocked(h *handling) error {
 // Remove also waits for the reply to a take in flight, at most a minute. In a server of at most
 // four topics that can be a wait for a job, of up to 4 s.
 //
+// A handler of the topic must not wait for Remove, because Remove waits for that handler until ctx
+// is done. It calls Remove in a goroutine of its own.
+//
 // Remove returns [ErrInvalid] for a topic without a handler, and [ErrServerUsed] once the server
 // has begun to stop. A topic that a pattern has found is found again later.
 func (s *Server) Remove(ctx context.Context, topic string) error {

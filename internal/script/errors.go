@@ -21,10 +21,10 @@ const (
 
 // awayCodes are the codes of errors that concern Redis as a whole and not one call: it loads its
 // data, is a replica, has too few replicas, is part of a cluster that is down or moves its slots,
-// is busy with a script, or rejects the password.
+// is busy with a script, refuses writes because it cannot save its data, or rejects the password.
 var awayCodes = map[string]bool{
 	"LOADING": true, "READONLY": true, "MASTERDOWN": true, "NOREPLICAS": true, "CLUSTERDOWN": true, "TRYAGAIN": true,
-	"MOVED": true, "ASK": true, "BUSY": true, "WRONGPASS": true,
+	"MOVED": true, "ASK": true, "BUSY": true, "MISCONF": true, "WRONGPASS": true,
 }
 
 // tooManyClients is the error of a Redis at its maxclients. It has no code of its own.

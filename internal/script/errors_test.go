@@ -34,6 +34,10 @@ func TestRedisCode(t *testing.T) {
 			"READONLY You can't write against a read only replica." + in7,
 			"ERR READONLY You can't write against a read only replica.", // of some proxies
 		},
+		"MISCONF": {
+			"MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+			call + "@user_script: 1: -MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+		},
 		"NOREPLICAS": {
 			"NOREPLICAS Not enough good replicas to write.",
 			call + "@user_script: 1: -NOREPLICAS Not enough good replicas to write.",
@@ -82,7 +86,7 @@ func TestRedisCode(t *testing.T) {
 	} {
 		for _, form := range forms {
 			require.Equal(t, code, Code(fmt.Errorf("take: %w", form)), form)
-			down := map[string]bool{"READONLY": true, "NOREPLICAS": true, "BUSY": true, "NOAUTH": true, "MASTERDOWN": true, "WRONGPASS": true}[code] || form == "ERR max number of clients reached"
+			down := map[string]bool{"READONLY": true, "NOREPLICAS": true, "MISCONF": true, "BUSY": true, "NOAUTH": true, "MASTERDOWN": true, "WRONGPASS": true}[code] || form == "ERR max number of clients reached"
 			require.Equal(t, down, Away(form), form)
 		}
 	}
