@@ -220,7 +220,8 @@ func (c *Client) SetPriority(ctx context.Context, topic, id string, d time.Durat
 	}
 	k := script.NewKeys(c.o.prefix, topic)
 	series := c.series.Get()
-	r, err := c.scripts.Exec(ctx, script.SetPriority, k, k.Receipt(series.ID), 0, series.Next(), id, d.Milliseconds()+1<<31)
+	r, err := c.scripts.Exec(ctx, script.SetPriority, k, k.Receipt(series.ID), 0,
+		series.Next(), id, d.Milliseconds()+1<<31, script.ControlChannel(c.o.prefix), topic)
 	c.series.Put(series, err)
 	switch {
 	case err != nil:

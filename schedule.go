@@ -162,7 +162,7 @@ func (c *Client) Unschedule(ctx context.Context, topic, name string) error {
 	ctx, end := c.begin(ctx, CallEvent{Name: "unschedule", Topic: topic})
 	err := c.validateSchedule(ctx, topic, name)
 	if err == nil {
-		_, err = c.one(ctx, script.ScheduleRemove, script.Place{Topic: topic, Schedule: name})
+		_, err = c.one(ctx, script.ScheduleRemove, script.Place{Topic: topic, Schedule: name}, script.ControlChannel(c.o.prefix), topic)
 	}
 	place := script.Place{Call: "unschedule", Topic: topic, Schedule: name}
 	return end.err(c.acted(ctx, place, "", place.At(err)))

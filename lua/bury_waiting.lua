@@ -19,8 +19,11 @@
 -- KEYS[16]  blockers  zset, place and ID of every job that its key waits for (see limits)
 -- KEYS[17]  parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
 -- KEYS[18]  turn      zset, key of waiting jobs scored by its pass
+-- KEYS[19]  idle      zset, waiting server scored by the time its wait began (Unix ms)
 -- ARGV[1]   number    number of this call in its series
--- ARGV[2..]  jobs     for each job: ID, reason (valid UTF-8), and how the caller knows it (see
+-- ARGV[2]   channel   the control channel
+-- ARGV[3]   topic     the topic's name, for the control channel
+-- ARGV[4..]  jobs     for each job: ID, reason (valid UTF-8), and how the caller knows it (see
 --                     prelude/expect.lua). Each ID once, at most 500
 --
 -- Returns {'ok', now, letters}. letters has one letter for each of the first jobs, at least one. s
@@ -29,15 +32,15 @@
 -- other jobs, because the call has removed 100 entries of ready. If the limits of the topic say so,
 -- the keys of the jobs wait until somebody has dealt with them.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats errors history unready expect place rouse free_keys reseat order block
--- Uses: unblock end_run
+-- Uses: now receipt stats errors control ring history unready expect place rouse free_keys reseat
+-- Uses: order block unblock end_run
 local pool, bucket, ready, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, attempts, errors, moved = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local stats, runs, receipt, operator = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local lane, keyed, meta = KEYS[13], KEYS[14], KEYS[15]
-local blockers, parked, turn = KEYS[16], KEYS[17], KEYS[18]
-local number = ARGV[1]
-local jobs, first, width = ARGV, 2, 3
+local blockers, parked, turn, idle = KEYS[16], KEYS[17], KEYS[18], KEYS[19]
+local number, channel, topic = ARGV[1], ARGV[2], ARGV[3]
+local jobs, first, width = ARGV, 4, 3
 
 local told = replay(receipt, number)
 if told then
@@ -81,6 +84,7 @@ for i, id in ipairs(ids) do
   letters[i] = letter
 end
 
+local freed = 0
 if #books > 0 then
   redis.call('ZREM', dead, '') -- after a deletion, the script can write at maxmemory
   if lanes then
@@ -92,7 +96,7 @@ if #books > 0 then
     if ordered and halts then
       block(blockers, some, spots)
     else
-      unblock(blockers, parked, turn, lane, ready, some, spots)
+      freed = unblock(blockers, parked, turn, lane, ready, some, spots)
     end
   end
   redis.call('ZADD', dead, unpack(graves))
@@ -124,6 +128,9 @@ if #books > 0 then
       end_run(runs, id, attempt, 'buried', brief)
     end
   end
+end
+if freed > 0 then
+  ring(idle, channel, topic, freed)
 end
 count(stats, 'buried', #books)
 letters = table.concat(letters)

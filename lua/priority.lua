@@ -7,19 +7,23 @@
 -- KEYS[5]  blockers  zset, place and ID of every job that its key waits for (see limits)
 -- KEYS[6]  turn      zset, key of waiting jobs scored by its pass
 -- KEYS[7]  ready     list of job IDs, next one at the head
+-- KEYS[8]  idle      zset, waiting server scored by the time its wait began (Unix ms)
 -- ARGV[1]  number   number of this call in its series
 -- ARGV[2]  id       the job
 -- ARGV[3]  start    the head start in ms plus 2^31
+-- ARGV[4]  channel  the control channel
+-- ARGV[5]  topic    the topic's name, for the control channel
 --
 -- The job gets a new place, for the same due time and with the same number. If it does not wait in
 -- its lane now, it has that place when it waits again.
 -- Returns {'ok', now, answer}: set, plain for a job without a key, gone if there is no such job, or
 -- lost if its place is lost. Only with set anything has changed.
 -- Cost: O(log N), and the record is read.
--- Uses: now receipt place rouse reseat block
+-- Uses: now receipt control ring place rouse reseat block
 local pool, keyed, lane, receipt, blockers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local turn, ready = KEYS[6], KEYS[7]
+local turn, ready, idle = KEYS[6], KEYS[7], KEYS[8]
 local number, id, start = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local channel, topic = ARGV[4], ARGV[5]
 
 local told = replay(receipt, number)
 if told then
@@ -42,6 +46,7 @@ if record and place and key_of(place) and of_record(place, record) then
     if redis.call('EXISTS', blockers) == 1 then -- it may come before the job that its key waits for
       offer(turn, {(key_of(new))})
       rouse(ready, 1)
+      ring(idle, channel, topic, 1)
     end
   end
 elseif record then

@@ -25,6 +25,8 @@
 -- ARGV[2]   most      most dead jobs to keep
 -- ARGV[3]   age       ms, how long a dead job is kept
 -- ARGV[4]   limit     most jobs of each kind to delete, at most 1,000 (unpack has a stack limit)
+-- ARGV[5]   channel   the control channel
+-- ARGV[6]   topic     the topic's name, for the control channel
 --
 -- If ready is far longer than its number of jobs, the leftovers among its first and last IDs are
 -- removed. So are names that have been in idle for more than an hour. Keys that waited for deleted
@@ -36,13 +38,14 @@
 -- records; 0 in a healthy topic. wrong lists the keys of a wrong type. A repeated call deletes no
 -- job and returns the same numbers of deleted jobs, so that every deletion is reported.
 -- Cost: O(limit × log N).
--- Uses: now receipt measure census place rouse free_keys unblock
+-- Uses: now receipt control ring measure census place rouse free_keys unblock
 local pool, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats = KEYS[6], KEYS[7], KEYS[8]
 local bucket, leases, ready, handoff = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local sizes, receipt, idle, lane = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
 local keyed, blockers, parked, turn = KEYS[17], KEYS[18], KEYS[19], KEYS[20]
 local number, most, age, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local channel, topic = ARGV[5], ARGV[6]
 
 local told = replay(receipt, number)
 
@@ -71,15 +74,20 @@ if not told and records >= 0 and buried > 0 then
     old = redis.call('ZRANGE', dead, 0, math.min(buried - most, limit) - 1)
   end
 end
+local freed = 0
 if #old > 0 then
   redis.call('HDEL', pool, unpack(old))
   if blocked > 0 and math.min(placed, stopped, turns, laned, waits) >= 0 then
-    unblock(blockers, parked, turn, lane, ready, old, redis.call('HMGET', keyed, unpack(old)))
+    local places = redis.call('HMGET', keyed, unpack(old))
+    freed = unblock(blockers, parked, turn, lane, ready, old, places)
   end
   for _, book in ipairs(books) do
     redis.call('HDEL', book, unpack(old))
   end
   redis.call('ZREM', dead, unpack(old))
+end
+if freed > 0 then
+  ring(idle, channel, topic, freed)
 end
 
 if records == 0 and noted > 0 then

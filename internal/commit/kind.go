@@ -73,7 +73,7 @@ var (
 	}
 	Bury = &Kind{
 		Name: "bury", Script: script.BuryWaiting, read: readStates,
-		words: func(*Group) []any { return nil },
+		words: func(g *Group) []any { return g.words[1:] },
 		width: 3, job: func(c *script.Call, o *Op) { c.Add(&o.ID, &o.Reason, &o.Known) },
 	}
 	Get = &Kind{

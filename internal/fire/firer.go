@@ -142,9 +142,6 @@ func (f *Firer) LookAgain() { f.Last, f.Looked = time.Time{}, time.Time{} }
 // Quiet reports whether nothing is to be logged about missed slots.
 func (f *Firer) Quiet() bool { return len(f.missed) == 0 }
 
-// Awaits reports whether at the last promote a slot of some schedule waited for a run to finish.
-func (f *Firer) Awaits() bool { return f.Waits.Load() }
-
 // Warn logs how many slots of how many schedules were missed. It logs one line for all, when there
 // is nothing more to fire, and at most one a minute. After an outage there may be thousands.
 func (f *Firer) Warn(later bool) {

@@ -152,7 +152,7 @@ func (h *Hand) TryReviveAt(id, due string) (script.Reply, error) {
 
 // TryBury is one call of the bury_waiting script.
 func (h *Hand) TryBury(id string) (script.Reply, error) {
-	return h.Run(script.BuryWaiting, h.Series.Next(), id, "why", "")
+	return h.Run(script.BuryWaiting, h.Series.Next(), script.ControlChannel(h.Prefix()), h.Keys.Topic, id, "why", "")
 }
 
 // LetterOf gives the letter of a state in a reply.
@@ -184,7 +184,7 @@ func (h *Hand) TryHold(period time.Duration) (script.Reply, error) {
 
 // TryPriority gives a job another head start, in ms.
 func (h *Hand) TryPriority(id string, head int64) (script.Reply, error) {
-	return h.Run(script.SetPriority, h.Series.Next(), id, head+1<<31)
+	return h.Run(script.SetPriority, h.Series.Next(), id, head+1<<31, script.ControlChannel(h.Prefix()), h.Keys.Topic)
 }
 
 // tryKeyHold holds a key for some ms: -1 pauses it, and 0 resumes it.

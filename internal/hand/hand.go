@@ -221,7 +221,7 @@ func (h *Hand) TryExtend(ending int64, held ...Held) (script.Reply, error) {
 
 // TryPrune is one call of the prune script.
 func (h *Hand) TryPrune(most int, age time.Duration, limit int) (script.Reply, error) {
-	return h.Run(script.Prune, h.Series.Next(), most, age.Milliseconds(), limit)
+	return h.Run(script.Prune, h.Series.Next(), most, age.Milliseconds(), limit, script.ControlChannel(h.Prefix()), h.Keys.Topic)
 }
 
 // Each runs a test of the topic "topic" by hand on both backends, in parallel with other tests.

@@ -135,7 +135,7 @@ func (t *Topic) prune(ctx context.Context) (dead int, full bool, err error) {
 	}
 	r, err := t.exec(ctx, topicCall{
 		script: script.Prune, jobs: PruneLimit, receipt: k.Receipt(p.series.ID), outlives: true, within: prunedWrongTypes,
-	}, p.number, o.DeadCount, o.DeadAge.Milliseconds(), PruneLimit)
+	}, p.number, o.DeadCount, o.DeadAge.Milliseconds(), PruneLimit, script.ControlChannel(k.Prefix()), k.Topic)
 	if err == nil || script.Certain(err) {
 		p.number = ""
 	}

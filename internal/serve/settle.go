@@ -114,11 +114,10 @@ func (t *Topic) settle(ctx context.Context, series, number string, list []settle
 	}
 	t.placeFreed()
 	t.outside(t.Loops.settle, func() { t.reportAll(list, loop.SignOf(ctx)) })
-	if ended && t.promoting.Firer.Awaits() {
+	// A slot can wait for one of these runs, put there by another server. Or the timer sleeps
+	// beyond a retry.
+	if ended || v.Delays() && soon {
 		t.wake()
-	}
-	if v.Delays() && soon {
-		t.wake() // the timer sleeps until the next tick
 	}
 	return nil
 }
