@@ -265,17 +265,6 @@ func TestOneOfManyEnqueuesGetsTheID(t *testing.T) {
 	})
 }
 
-// A topic set of the wrong type serves only Topics: it decides nothing.
-func TestEnqueueWithoutTheSetOfTopics(t *testing.T) {
-	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
-		require.NoError(t, f.RDB.Set(t.Context(), f.Prefix+":topics", "a slip", 0).Err())
-		f.Enqueue("x")
-		f.Hand.TakeOne("x")
-		_, err := f.Inspector.Topics(t.Context())
-		require.ErrorContains(t, err, "WRONGTYPE")
-	})
-}
-
 func TestScriptsComeBackAfterAFlush(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

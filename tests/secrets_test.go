@@ -53,10 +53,11 @@ func TestNoSecretIsLoggedOrReturned(t *testing.T) {
 	logger := delayq.Logger(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug, AddSource: true})))
 	var happened queuetest.HookLog
 	client := delayq.NewClient(rdb, delayq.MaxPayload(1000))
+	stores := delayq.NewClient(admin) // nothing is stored without the right to SADD
 	enqueue := func(id string, opts ...delayq.JobOption) {
 		t.Helper()
 		opts = append(opts, delayq.Header("token", secretHeader), delayq.Backoff(time.Millisecond, time.Millisecond))
-		_, err := client.Enqueue(ctx, "t", id, []byte(secretPayload), opts...)
+		_, err := stores.Enqueue(ctx, "t", id, []byte(secretPayload), opts...)
 		require.NoError(t, err)
 	}
 	var failures []error
@@ -143,9 +144,12 @@ func TestNoSecretIsLoggedOrReturned(t *testing.T) {
 	}
 
 	// Errors of a client.
-	_, err = client.Enqueue(ctx, "t", "error", []byte(secretPayload))
+	_, err = stores.Enqueue(ctx, "t", "error", []byte(secretPayload))
 	fails(err)
 	require.ErrorIs(t, err, delayq.ErrDuplicate)
+	_, err = client.Enqueue(ctx, "t", "unnamed", []byte(secretPayload))
+	fails(err)
+	require.ErrorContains(t, err, "NOPERM")
 	_, err = client.Enqueue(ctx, "t", "large", []byte(strings.Repeat(secretPayload, 100)))
 	fails(err)
 	_, err = client.Enqueue(ctx, "t", "headers", []byte(secretPayload), delayq.Header("h", strings.Repeat(secretHeader, 2000)))
