@@ -164,7 +164,7 @@ func eachContest(t *testing.T, play func(t *testing.T, c *contest)) {
 		if strings.HasSuffix(t.Name(), "miniredis") { // it is slow
 			heavies, works = heavies[1:2], works[1:]
 		} else if !testing.Short() {
-			heavies, works = append(heavies, 10), append(works, 2, 7, 25)
+			heavies, works = append(heavies, 10), append(works, 7)
 		}
 		for _, kind := range []string{"none", "running", "three", "own", "rate", "ordered"} {
 			for _, heavy := range heavies {

@@ -53,6 +53,10 @@ func accept(err, fine error) error {
 // be allowed, or none.
 var deeds = []deed{
 	{"Enqueue", nil, func(c *caller) error { return just(c.Enqueue(c.ctx, c.topic, "new", nil)) }},
+	{"Enqueue", nil, func(c *caller) error { return just(c.Enqueue(c.ctx, c.topic, "", nil)) }},
+	{"Enqueue", nil, func(c *caller) error {
+		return just(c.Enqueue(c.ctx, c.topic, "", nil, delayq.ProcessIn(time.Second/2)))
+	}},
 	{"Enqueue", nil, func(c *caller) error {
 		return accept(just(c.Enqueue(c.ctx, c.topic, "scheduled", nil)), delayq.ErrDuplicate)
 	}},
