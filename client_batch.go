@@ -334,24 +334,28 @@ func (friends) SealReschedule(ctx context.Context, c *Client, topic, id string, 
 // If Redis has not answered or has refused a call as a whole, SendRows also returns an error, and
 // the rest is not sent. The outcome of rows that were not sent, or of which nothing is known, is
 // commit.ErrOpen. Then call it again with the same plan and the same rows: what was carried out is
-// not repeated, and its outcomes are as they were. After commit.ErrPassed that is not possible.
-func (friends) SendRows(ctx context.Context, c *Client, plan commit.Plan, rows []commit.Row) ([]error, error) {
+// not repeated, and its outcomes are as they were. After commit.ErrPassed that is not possible. If
+// Redis may still carry out the call that has failed, lost is its name.
+func (friends) SendRows(ctx context.Context, c *Client, plan commit.Plan, rows []commit.Row) (outcomes []error, lost string, err error) {
+	outcomes = make([]error, len(rows))
 	if err := c.usable(ctx); err != nil {
-		return nil, err
+		for i := range rows {
+			outcomes[i] = commit.ErrOpen
+		}
+		return outcomes, "", err
 	}
 	if len(rows) == 0 {
-		return nil, nil
+		return nil, "", nil
 	}
 	list := make([]*commit.Op, len(rows))
 	for i := range rows {
 		list[i] = operationOf(&rows[i])
 	}
 	size := func(i int) int { return rows[i].Size() } // a record changes as it grows older
-	failed := c.commits.SendPlan(ctx, plan, list, size)
+	lost, failed := c.commits.SendPlan(ctx, plan, list, size)
 	if errors.Is(failed, commit.ErrUnconfirmed) {
 		failed = fmt.Errorf("%w: %w", ErrNotReplicated, failed)
 	}
-	outcomes := make([]error, len(rows))
 	for i, o := range list {
 		if !o.Settled() {
 			outcomes[i] = commit.ErrOpen
@@ -359,7 +363,7 @@ func (friends) SendRows(ctx context.Context, c *Client, plan commit.Plan, rows [
 		}
 		outcomes[i] = c.rowSent(ctx, &rows[i], o)
 	}
-	return outcomes, failed
+	return outcomes, lost, failed
 }
 
 // Answers returns nil if Redis answers to the client.
@@ -463,6 +467,7 @@ func (c *Client) rowSent(ctx context.Context, r *commit.Row, o *commit.Op) error
 		err = o.Place().At(fmt.Errorf("%w: the job had expired when its row was sent, %v after it was made", ErrInvalid, ofMS(r.Age)))
 	}
 	switch {
+	case r.Told:
 	case o.Kind == commit.Enqueue && o.Fresh != nil:
 		job, _ := record.DecodeMeta(r.Record) // the whole record was read before it was sent
 		c.enqueued(ctx, EnqueueEvent{Topic: r.Topic, ID: r.ID, PayloadSize: job.Size, Err: err}, o)

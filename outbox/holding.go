@@ -32,6 +32,7 @@ type holding struct {
 	since  time.Time          // when the ages of the plan's rows had been read
 	marker marker             // of the plan
 	sent   map[string][]error // outcomes of its topics that were sent in an earlier try
+	told   map[string][]bool  // rows of its topics whose outcomes hooks know
 	stuck  time.Time          // since when some topics of the plan have no answer
 
 	ahead  []stored  // the oldest rows after the plan, as far as they have been read
@@ -50,8 +51,9 @@ type holding struct {
 	left     error     // why
 	refused  error     // what Redis has answered to this relay for everything, until it has done something
 
-	aside  map[string]*parking // topics whose rows wait
-	skip   []string            // those of them that are not tried in this turn
+	lost   map[string][]lostCall // of each topic
+	aside  map[string]*parking   // topics whose rows wait
+	skip   []string              // those of them that are not tried in this turn
 	strait strait
 }
 
@@ -246,6 +248,9 @@ func (h *holding) take(ctx context.Context) (held bool, err error) {
 		h.amiss = fmt.Sprintf("%d of the %d rows of a plan have been deleted by somebody else", len(rows)-len(h.plan), len(rows))
 	}
 	h.since = time.Now()
+	if name != h.name || number != h.noted || seal != h.seal {
+		h.told = nil
+	}
 	h.name, h.noted, h.number, h.seal, h.marker = name, number, max(number, 1), seal, mark
 	if h.o.keep > 0 {
 		if err := h.remember(ctx); err != nil {

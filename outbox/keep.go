@@ -338,9 +338,6 @@ func divide(rows []*kept, sealed bool) (calls [][]*kept) {
 	return calls
 }
 
-// probe is an ID that no job has.
-const probe = "\x00\xffoutbox\xff\x00"
-
 // remembered finds out which rows of a plan Redis remembers. It makes the calls of the plan with a
 // lower number, each with a row that changes nothing. A script that finds the receipt of the plan
 // refuses that. Another one finds no job.
@@ -350,8 +347,8 @@ func (r *resending) remembered(ctx context.Context, topic string, calls [][]*kep
 		plan.Tag = "probe"
 	}
 	for i, call := range calls {
-		plan.First = i
-		_, err := library.SendRows(ctx, r.client, plan, []commit.Row{{Kind: commit.RowReschedule, Topic: topic, ID: probe}})
+		plan.Call = commit.CallName(i, sealed)
+		_, _, err := library.SendRows(ctx, r.client, plan, nothing(topic))
 		switch {
 		case errors.Is(err, commit.ErrPassed):
 			for _, row := range call {

@@ -36,6 +36,9 @@ type delivery struct {
 	topic    string
 	rows     []int // indexes in the plan
 	outcomes []error
+	told     []bool // rows whose outcomes hooks know
+	fenced   bool   // no call of an earlier plan can still be carried out
+	lost     string // name of a call that has no answer; empty: none
 	err      error
 	fate     commit.Fate // of the error
 }
@@ -96,14 +99,25 @@ func (h *holding) deliver(ctx context.Context, d *delivery, waited int64) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	rows := make([]commit.Row, len(d.rows))
+	told := h.told[d.topic]
 	for n, i := range d.rows {
 		rows[n] = h.plan[i].Row
 		rows[n].Age = max(0, rows[n].Age+waited)
+		rows[n].Told = told != nil && told[n]
 	}
 	plan := commit.Plan{Series: h.marker.series(h.series()), Number: uint64(h.number), Tag: tag(h.seal)}
-	d.outcomes, d.err = library.SendRows(ctx, h.client, plan, rows)
+	if d.err = h.fence(ctx, d.topic, plan); d.err == nil {
+		d.fenced = true
+		d.outcomes, d.lost, d.err = library.SendRows(ctx, h.client, plan, rows)
+	} else {
+		d.outcomes = slices.Repeat([]error{commit.ErrOpen}, len(rows))
+	}
 	if d.err != nil {
 		d.fate = commit.FateOf(d.err)
+	}
+	d.told = make([]bool, len(rows))
+	for n := range rows {
+		d.told[n] = rows[n].Told || !errors.Is(d.outcomes[n], commit.ErrOpen)
 	}
 }
 
@@ -112,6 +126,7 @@ func (h *holding) judge(list []*delivery, waited int64) (*ending, error) {
 	var away []error
 	works, others, mustWait, grace := false, false, false, h.stuck.IsZero() || time.Since(h.stuck) < h.o.lease
 	for _, d := range list {
+		h.unanswered(d)
 		switch {
 		case d.err == nil || d.fate == commit.FateFull || d.fate == commit.FatePassed:
 			works = true
@@ -119,8 +134,8 @@ func (h *holding) judge(list []*delivery, waited int64) (*ending, error) {
 			away = append(away, d.err)
 			others = others || h.aside[d.topic] == nil
 			// The call may have been carried out. A plan that is sent again finds out, so this one
-			// is not given up soon, and not at all if the call was carried out for certain.
-			mustWait = mustWait || grace && h.aside[d.topic] == nil || errors.Is(d.err, delayq.ErrNotReplicated)
+			// is not given up soon.
+			mustWait = mustWait || grace && h.aside[d.topic] == nil
 		}
 	}
 	if h.proven = h.proven || works; works {
@@ -131,9 +146,15 @@ func (h *holding) judge(list []*delivery, waited int64) (*ending, error) {
 			h.stuck = time.Now()
 		}
 		h.sent = make(map[string][]error)
+		if h.told == nil {
+			h.told = make(map[string][]bool)
+		}
 		for _, d := range list {
 			if d.err == nil {
 				h.sent[d.topic] = d.outcomes
+			}
+			if d.told != nil { // it was sent in this try
+				h.told[d.topic] = d.told
 			}
 		}
 		return nil, fmt.Errorf("%d of %d topics of a plan: %w", len(away), len(list), away[0])
@@ -160,12 +181,13 @@ func (h *holding) end(end *ending, d *delivery, waited int64) {
 			}
 			continue
 		}
+		end.err = d.err
 		if p := h.aside[d.topic]; d.fate == commit.FateRefused && p != nil && time.Since(p.since) > h.o.patience &&
 			row.Age+waited > h.o.patience.Milliseconds() {
 			end.refused = append(end.refused, row.refuse(d.err.Error()))
 			continue
 		}
-		end.open[i], end.err = true, d.err
+		end.open[i] = true
 	}
 	switch {
 	case d.err == nil:

@@ -69,6 +69,29 @@ func TestWaitReplicas(t *testing.T) {
 	require.True(t, onReplica("back"))
 }
 
+// A call that go-redis sends again, because the reply was lost, is confirmed by a write of its own.
+// If Redis refuses that, the outcome is unknown.
+func TestWaitReplicasAfterALostReply(t *testing.T) {
+	t.Parallel()
+	if redistest.Major(t) < 7 {
+		t.Skip("Redis asks for replicas in scripts from 7.0 on")
+	}
+	rdb := redistest.Start(t, redistest.NoRoles...).Client(t)
+	refuse := func() {
+		require.NoError(t, rdb.ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
+	}
+	fault := &redistest.Fault{What: "$4\r\nWAIT", Lose: true, After: refuse}
+	lossy := redis.NewClient(redistest.Faulty(rdb, fault))
+	defer lossy.Close()
+	_, err := delayq.NewClient(lossy).Enqueue(t.Context(), "topic", "first", nil) // Redis knows the script
+	require.NoError(t, err)
+	_, err = delayq.NewClient(lossy, delayq.WaitReplicas(1, time.Millisecond)).Enqueue(t.Context(), "topic", "x", nil)
+	require.True(t, fault.Happened())
+	require.ErrorIs(t, err, delayq.ErrUnknownOutcome)
+	require.ErrorContains(t, err, "UNCONFIRMED NOREPLICAS")
+	require.True(t, rdb.HExists(t.Context(), "delayq:{topic}:pool", "x").Val())
+}
+
 func TestWaitForMoreReplicasThanThereAre(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t)

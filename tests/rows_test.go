@@ -60,7 +60,7 @@ func (f *rowsFixture) reschedule(id string, due delayq.DueOption) commit.Row {
 }
 
 func (f *rowsFixture) send(number uint64, rows ...commit.Row) []error {
-	outcomes, err := library.SendRows(f.Context(), f.client, commit.Plan{Series: "box", Number: number}, rows)
+	outcomes, _, err := library.SendRows(f.Context(), f.client, commit.Plan{Series: "box", Number: number}, rows)
 	require.NoError(f, err)
 	return outcomes
 }
@@ -108,7 +108,7 @@ func TestRowsMakeTheirCallsOnce(t *testing.T) {
 
 		// A plan of a relay that was overtaken does nothing, whatever it holds.
 		f.send(8, f.enqueue("next"))
-		_, err = library.SendRows(f.Context(), f.client, commit.Plan{Series: "box", Number: 7}, rows[:1])
+		_, _, err = library.SendRows(f.Context(), f.client, commit.Plan{Series: "box", Number: 7}, rows[:1])
 		require.ErrorIs(f, err, commit.ErrPassed)
 		require.Equal(f, []string{"next"}, f.jobs())
 	})
@@ -129,21 +129,21 @@ func TestRowsWhoseNumberHasPassed(t *testing.T) {
 		for tag, other := range map[string]string{"": "", "a": "b"} {
 			for name, row := range kinds {
 				plan := commit.Plan{Series: "box " + name, Number: 7, Tag: tag}
-				_, err := library.SendRows(f.Context(), f.client, plan, []commit.Row{f.cancel("nobody")})
+				_, _, err := library.SendRows(f.Context(), f.client, plan, []commit.Row{f.cancel("nobody")})
 				require.NoError(f, err)
 				for _, late := range []commit.Plan{{Number: 6, Tag: tag}, {Number: 6, Tag: other}, {Number: 7, Tag: other}} {
 					if late.Series = plan.Series; late == plan {
 						continue
 					}
 					before := redistest.Dump(f.T, f.rdb, f.prefix)
-					outcomes, err := library.SendRows(f.Context(), f.client, late, []commit.Row{row})
+					outcomes, _, err := library.SendRows(f.Context(), f.client, late, []commit.Row{row})
 					require.ErrorIs(f, err, commit.ErrPassed, name)
 					require.NotErrorIs(f, err, delayq.ErrUnknownOutcome)
 					require.Equal(f, []error{commit.ErrOpen}, outcomes)
 					require.Equal(f, before, redistest.Dump(f.T, f.rdb, f.prefix))
 				}
 				// The plan itself is still known.
-				outcomes, err := library.SendRows(f.Context(), f.client, plan, []commit.Row{f.cancel("moved")})
+				outcomes, _, err := library.SendRows(f.Context(), f.client, plan, []commit.Row{f.cancel("moved")})
 				require.NoError(f, err)
 				require.ErrorIs(f, outcomes[0], delayq.ErrNotFound, name)
 			}
@@ -156,7 +156,7 @@ func TestRowsBeforeTheOneThatFails(t *testing.T) {
 	eachRows(t, func(f *rowsFixture) {
 		plan := commit.Plan{Series: "box", Number: 7, Tag: "a"}
 		f.rdb.Set(f.Context(), script.NewKeys(f.prefix, "topic").Receipt("box.t1.1"), "8:", time.Hour)
-		outcomes, err := library.SendRows(f.Context(), f.client, plan, []commit.Row{f.enqueue("a"), f.cancel("a"), f.enqueue("b"), f.cancel("c")})
+		outcomes, _, err := library.SendRows(f.Context(), f.client, plan, []commit.Row{f.enqueue("a"), f.cancel("a"), f.enqueue("b"), f.cancel("c")})
 		require.ErrorIs(f, err, commit.ErrPassed)
 		require.Equal(f, []error{nil, commit.ErrOpen, nil, commit.ErrOpen}, outcomes)
 		require.ElementsMatch(f, []string{"a", "b"}, f.jobs())
@@ -191,7 +191,7 @@ func continueRows(f *rowsFixture) {
 			}
 		})
 		f.client = delayq.NewClient(f.rdb, delayq.Prefix(f.prefix), delayq.Hooks(hook))
-		_, err := library.SendRows(ctx, f.client, commit.Plan{Series: "box", Number: 1}, rows)
+		_, _, err := library.SendRows(ctx, f.client, commit.Plan{Series: "box", Number: 1}, rows)
 		cancel()
 		if err == nil {
 			require.Greater(f, cut, 4, "the plan took too few calls for this test")
@@ -209,6 +209,92 @@ func TestRowsKeepTheirReceiptsForAWeek(t *testing.T) {
 		left := f.rdb.PTTL(f.Context(), script.NewKeys(f.prefix, "topic").Receipt("box.0.1")).Val()
 		require.Greater(f, left, commit.RowsReceipt-time.Minute)
 		require.LessOrEqual(f, left, commit.RowsReceipt)
+	})
+}
+
+// A plan that is sent again renews its receipts.
+func TestRowsThatAreSentAgainKeepTheirReceiptsForAWeek(t *testing.T) {
+	eachRows(t, func(f *rowsFixture) {
+		rows := []commit.Row{f.enqueue("a"), f.cancel("a")}
+		f.send(1, rows...)
+		for i := range rows {
+			receipt := script.NewKeys(f.prefix, "topic").Receipt("box." + strconv.Itoa(i) + ".1")
+			require.NoError(f, f.rdb.PExpire(f.Context(), receipt, time.Hour).Err())
+			f.send(1, rows...)
+			left := f.rdb.PTTL(f.Context(), receipt).Val()
+			require.Greater(f, left, commit.RowsReceipt-time.Minute)
+			require.LessOrEqual(f, left, commit.RowsReceipt)
+		}
+		require.Equal(f, "1", f.rdb.HGet(f.Context(), script.NewKeys(f.prefix, "topic").Stats, "enqueued").Val())
+	})
+}
+
+// If Redis refuses to renew the receipt of a call, replicas cannot confirm the call, and nobody is
+// told that they have. A full Redis does not refuse it.
+func TestRowsWhoseReceiptIsNotRenewed(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t, redistest.NoRoles...).Client(t)
+	if redistest.Major(t) < 7 {
+		t.Skip("Redis asks for replicas in scripts from 7.0 on")
+	}
+	sealer, err := library.NewSealer([]delayq.ClientOption(nil))
+	require.NoError(t, err)
+	f := &rowsFixture{T: t, client: delayq.NewClient(rdb), rdb: rdb, sealer: sealer, prefix: "delayq"}
+	set := func(name, value string) { require.NoError(t, rdb.ConfigSet(t.Context(), name, value).Err()) }
+	for name, row := range map[string]commit.Row{"enqueue": f.enqueue("a"), "keyed": f.enqueue("k", delayq.Key("k")), "replace": f.enqueue("a", delayq.Replace()), "cancel": f.cancel("a"), "reschedule": f.reschedule("a", delayq.ProcessIn(time.Hour))} {
+		plan := commit.Plan{Series: name, Number: 7, Tag: "a"}
+		send := func() ([]error, error) {
+			outcomes, lost, err := library.SendRows(t.Context(), f.client, plan, []commit.Row{row})
+			require.Empty(t, lost)
+			return outcomes, err
+		}
+		first, err := send()
+		require.NoError(t, err)
+		before := redistest.Dump(t, rdb, "delayq")
+		set("min-replicas-to-write", "1")
+		outcomes, err := send()
+		require.ErrorIs(t, err, delayq.ErrNotReplicated, name)
+		require.ErrorContains(t, err, "NOREPLICAS")
+		require.Equal(t, commit.FateAway, commit.FateOf(err))
+		require.Equal(t, []error{commit.ErrOpen}, outcomes)
+		set("min-replicas-to-write", "0")
+		set("maxmemory", "1")
+		outcomes, err = send()
+		require.NoError(t, err, name)
+		require.Equal(t, first, outcomes)
+		set("maxmemory", "0")
+		require.Equal(t, before, redistest.Dump(t, rdb, "delayq"))
+	}
+}
+
+// All calls of a plan wait for replicas, those that store no job too.
+func TestRowsWaitForReplicas(t *testing.T) {
+	t.Parallel()
+	rdb, prefix := redistest.Shared(t), redistest.Prefix(t)
+	sealer, err := library.NewSealer([]delayq.ClientOption(nil))
+	require.NoError(t, err)
+	f := &rowsFixture{T: t, rdb: rdb, sealer: sealer, prefix: prefix, client: delayq.NewClient(rdb, delayq.Prefix(prefix), delayq.WaitReplicas(1, time.Millisecond))}
+	for name, row := range map[string]commit.Row{"enqueue": f.enqueue("a"), "cancel": f.cancel("a"), "reschedule": f.reschedule("a", delayq.ProcessIn(time.Hour))} {
+		outcomes, lost, err := library.SendRows(t.Context(), f.client, commit.Plan{Series: name, Number: 7, Tag: "a"}, []commit.Row{row})
+		require.ErrorIs(t, err, delayq.ErrNotReplicated, name)
+		require.Equal(t, []error{commit.ErrOpen}, outcomes)
+		require.Empty(t, lost, "Redis has carried it out")
+	}
+}
+
+// The second call for rows of one group has a name of its own, so that those of the groups after it
+// do not depend on what the replies have left.
+func TestCallsOfGroupsHaveTheirNames(t *testing.T) {
+	eachRows(t, func(f *rowsFixture) {
+		rows := []commit.Row{
+			f.enqueue("a", delayq.ProcessIn(time.Hour), delayq.ExpireIn(3*time.Hour)), f.reschedule("a", delayq.ProcessIn(2*time.Hour)), f.cancel("b"),
+		}
+		_, _, err := library.SendRows(f.Context(), f.client, commit.Plan{Series: "box", Number: 7, Tag: "a"}, rows)
+		require.NoError(f, err)
+		for i, name := range []string{"t0", "t1", "t1r1", "t2"} {
+			key := script.NewKeys(f.prefix, "topic").Receipt("box." + name + ".1")
+			require.Contains(f, f.rdb.Get(f.Context(), key).Val(), "7/a:", "call %d", i)
+		}
 	})
 }
 

@@ -198,7 +198,7 @@ func (g *Group) doAll(ctx context.Context, list []*Op, silent error) error {
 		n := chunkLen(list, g.gets)
 		g.mu.Unlock()
 		sent := list[:n]
-		failed, unconfirmed := g.send(ctx, g.all.Series, sent)
+		failed, unconfirmed := g.send(ctx, g.all.Series, sent, false)
 		if err := cmp.Or(failed, unconfirmed); err != nil && script.Away(err) {
 			silent = fmt.Errorf("not sent, because Redis did not answer an earlier chunk: %w", err)
 		}

@@ -176,7 +176,7 @@ func (g *Group) flushAll(list []*Op) time.Duration {
 // flush sends a chunk on series of the topic, and returns how long that took.
 func (g *Group) flush(ctx context.Context, list []*Op) time.Duration {
 	began := time.Now()
-	if failed, unconfirmed := g.send(ctx, &g.series, list); failed != nil || unconfirmed != nil {
+	if failed, unconfirmed := g.send(ctx, &g.series, list, false); failed != nil || unconfirmed != nil {
 		return unmeasured
 	}
 	return time.Since(began)

@@ -54,11 +54,12 @@ func TestPlainJobsHaveAScript(t *testing.T) {
 					list = append(list, job{}.unique(t, "topic", "y"))
 				}
 				if c.plan {
-					require.NoError(t, all.SendPlan(t.Context(), Plan{Series: "s", Number: 1}, list, func(int) int { return 1 }))
+					_, err := all.SendPlan(t.Context(), Plan{Series: "s", Number: 1}, list, func(int) int { return 1 })
+					require.NoError(t, err)
 				} else {
 					g := all.For("topic", Enqueue)
 					defer g.Release()
-					_, err := g.send(t.Context(), &g.series, list)
+					_, err := g.send(t.Context(), &g.series, list, false)
 					require.NoError(t, err)
 				}
 				require.Equal(t, []string{fmt.Sprint(c.want.Name, " ", len(list))}, all.log.calls())

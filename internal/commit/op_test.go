@@ -160,7 +160,7 @@ func lettersOf(list []*Op) string {
 func sendAll(t *testing.T, c *caller, list []*Op) (*Group, error) {
 	g := c.For("topic", Cancel)
 	defer g.Release()
-	failed, unconfirmed := g.send(t.Context(), &g.series, list)
+	failed, unconfirmed := g.send(t.Context(), &g.series, list, false)
 	require.NoError(t, unconfirmed)
 	for _, o := range list {
 		require.True(t, o.settled, o.Kind.Name)

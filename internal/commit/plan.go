@@ -41,18 +41,19 @@ type Plan struct {
 	Series string // of the sender of all plans
 	Number uint64 // of the plan; greater than that of every earlier one
 	Tag    string // random, of letters and digits; empty: an earlier release has made the plan
-	First  int    // index of the first call
+	Call   string // name of the only call; empty: the plan has any number
 	Probe  bool   // the receipt is needed for a minute only
 }
 
 // SendPlan carries out the operations of one topic that a plan holds, until a call fails. Then it
-// returns an error, and the operations whose outcomes are not known are not settled. size returns
-// how many bytes of an operation count.
+// returns an error, and the operations whose outcomes are not known are not settled. If the call
+// has no answer, so that Redis may still carry it out, lost is its name. size returns how many
+// bytes of an operation count.
 //
 // A call has a series of its own, which its place in the plan names, and the number of the plan. If
 // the plan is sent again, each call finds its receipt, gets its first reply, and so leads to the
 // same next call. Operations about one ID keep their order, and so do new jobs of one key.
-func (c *Groups) SendPlan(ctx context.Context, plan Plan, list []*Op, size func(i int) int) error {
+func (c *Groups) SendPlan(ctx context.Context, plan Plan, list []*Op, size func(i int) int) (lost string, err error) {
 	sizes := make(map[*Op]int, len(list))
 	for i, o := range list {
 		sizes[o] = size(i)
@@ -64,17 +65,17 @@ func (c *Groups) SendPlan(ctx context.Context, plan Plan, list []*Op, size func(
 		keep = time.Minute
 	}
 	base, kept := plan.Series+".", "/"+strconv.FormatInt(keep.Milliseconds(), 10)
-	if plan.Tag != "" { // earlier releases divide plans in another way, so their receipts are others
-		base, kept = plan.Series+".t", kept+"/"+plan.Tag
+	if plan.Tag != "" {
+		kept += "/" + plan.Tag
 	}
-	calls := plan.First
+	calls := callNames{sealed: plan.Tag != "", only: plan.Call}
 	for waiting := list; len(waiting) > 0; {
 		var next []*Op
 		next, waiting = nextRows(waiting, sizes, plan.Tag != "")
-		for len(next) > 0 {
-			pool := &script.SeriesPool{Base: base + strconv.Itoa(calls) + ".", Floor: plan.Number - 1, Kept: kept}
-			calls++
-			failed, unconfirmed := g.send(ctx, pool, next)
+		for again := 0; len(next) > 0; again++ {
+			name := calls.next(again)
+			pool := &script.SeriesPool{Base: base + name + ".", Floor: plan.Number - 1, Kept: kept}
+			failed, unconfirmed := g.send(ctx, pool, next, !plan.Probe)
 			if failed == nil && unconfirmed != nil {
 				failed = fmt.Errorf("%w: %w", ErrUnconfirmed, unconfirmed)
 			}
@@ -82,15 +83,53 @@ func (c *Groups) SendPlan(ctx context.Context, plan Plan, list []*Op, size func(
 				for _, o := range next {
 					o.settled = false
 				}
-				if script.Code(failed) == script.CodePassed {
-					failed = fmt.Errorf("%w: %w", ErrPassed, failed)
-				}
-				return c.unsure(failed)
+				return c.failedCall(name, failed)
 			}
 			next = slices.DeleteFunc(next, func(o *Op) bool { return o.settled })
 		}
 	}
-	return nil
+	return "", nil
+}
+
+// failedCall returns the error of a call of a plan, and its name if it has no answer.
+func (c *Groups) failedCall(name string, failed error) (lost string, err error) {
+	switch {
+	case errors.Is(failed, ErrUnconfirmed):
+	case script.Code(failed) == script.CodeUnconfirmed:
+		failed = fmt.Errorf("%w: %w", ErrUnconfirmed, failed)
+	case script.Code(failed) == script.CodePassed:
+		failed = fmt.Errorf("%w: %w", ErrPassed, failed)
+	case !script.Certain(failed):
+		lost = name
+	}
+	return lost, c.unsure(failed)
+}
+
+// callNames names the calls of a topic in a plan. Each group of rows has an index. A call for those
+// that a reply has left has the index of its group, and says the how-many-th such call it is.
+type callNames struct {
+	sealed bool   // otherwise each call has an index, as in the plans of earlier releases
+	only   string // the name that all have
+	groups int    // that have begun
+}
+
+func (n *callNames) next(again int) string {
+	switch {
+	case n.only != "":
+		return n.only
+	case n.sealed && again > 0:
+		return CallName(n.groups-1, true) + "r" + strconv.Itoa(again)
+	}
+	n.groups++
+	return CallName(n.groups-1, n.sealed)
+}
+
+// CallName returns the name of the first call for a group of rows.
+func CallName(index int, sealed bool) string {
+	if sealed { // earlier releases divide plans in another way, so their receipts are others
+		return "t" + strconv.Itoa(index)
+	}
+	return strconv.Itoa(index)
 }
 
 // ofRow reports whether an error of a call is the outcome of its operations for good: a key of the

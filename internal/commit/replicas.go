@@ -58,7 +58,7 @@ func (w *replicaWaiter) node(ctx context.Context) (redis.UniversalClient, error)
 	return w.wire.Redis, nil
 }
 
-// store executes an enqueue script and waits on the same connection until enough replicas have the
+// store executes a script and waits on the same connection until enough replicas have the
 // writes. It returns an error if they do not confirm them in time.
 func (c *Wire) store(ctx context.Context, call *script.Call) (unconfirmed error) {
 	w := &replicaWaiter{wire: c, key: call.FirstKey()}

@@ -16,6 +16,7 @@ type Row struct {
 	DueAt   int64  // Unix ms; 0: DueIn applies
 	DueIn   int64  // ms after the row was made
 	Age     int64  // ms since the row was made
+	Told    bool   // hooks know its outcome
 }
 
 // Size returns how many bytes count towards those of a call.

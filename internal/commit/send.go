@@ -18,13 +18,20 @@ type sending struct {
 	lone   bool           // the script is that for an operation alone
 }
 
+// renewed follows the number of a call whose writes replicas confirm. If the call is sent again,
+// the script writes the receipt anew, so that WAIT has something to wait for.
+const renewed = "/180000"
+
 // prepare makes the call. Each call has a series of its own, because it has a receipt of its own.
 func (s *sending) prepare(g *Group, pool *script.SeriesPool) {
 	if !s.kind.reads {
 		s.series = pool.Get()
 		s.number = s.series.Next()
+		if s.kind == Enqueue && g.all.Replicas > 0 && pool.Kept == "" {
+			s.number += renewed
+		}
 	}
-	if lone := s.kind.lone; lone != nil && len(s.list) == 1 && pool.Kept == "" {
+	if lone := s.kind.lone; lone != nil && len(s.list) == 1 && pool.Kept == "" && g.all.Replicas == 0 {
 		if which := lone(s.list[0]); which != nil {
 			s.lone = true
 			s.fill(g, which, nil)
@@ -105,8 +112,9 @@ func (g *Group) listOf(s *script.Script) *script.KeyList {
 
 // send carries out operations, each about another job: one call for each kind, all of them at the
 // same time. It settles them, except those that the scripts have left for another call. failed is
-// the first error of a call, and unconfirmed says that its writes may be lost in a failover.
-func (g *Group) send(ctx context.Context, pool *script.SeriesPool, list []*Op) (failed, unconfirmed error) {
+// the first error of a call, and unconfirmed says that its writes may be lost in a failover: those
+// of enqueues, and with confirm those of the one call of any kind.
+func (g *Group) send(ctx context.Context, pool *script.SeriesPool, list []*Op, confirm bool) (failed, unconfirmed error) {
 	list, refused := g.announce(ctx, list)
 	if len(list) == 0 {
 		return refused, nil
@@ -126,12 +134,12 @@ func (g *Group) send(ctx context.Context, pool *script.SeriesPool, list []*Op) (
 			pool.Put(s.series, err)
 		}
 	}()
-	unconfirmed = g.call(ctx, all[0].kind, calls)
+	unconfirmed = g.call(ctx, confirm || all[0].kind == Enqueue, calls)
 	if one := all[0]; one.lone && one.Err == nil && one.Reply.Status() == script.StatusKnown {
 		// The same call in its series, of the script that knows all cases.
 		one.Call = script.Call{}
 		one.fill(g, one.kind.Script, one.kind.words(g))
-		unconfirmed = g.call(ctx, one.kind, calls)
+		unconfirmed = g.call(ctx, true, calls)
 	}
 	answered = true
 	for _, s := range all {
@@ -141,9 +149,9 @@ func (g *Group) send(ctx context.Context, pool *script.SeriesPool, list []*Op) (
 	return cmp.Or(failed, refused), unconfirmed
 }
 
-// call makes calls at the same time, and waits for replicas if they store jobs.
-func (g *Group) call(ctx context.Context, k *Kind, calls []*script.Call) (unconfirmed error) {
-	if k == Enqueue && g.all.Replicas > 0 {
+// call makes calls at the same time. With confirm it waits for replicas, if the client does.
+func (g *Group) call(ctx context.Context, confirm bool, calls []*script.Call) (unconfirmed error) {
+	if confirm && g.all.Replicas > 0 {
 		return g.all.store(ctx, calls[0]) // these calls have the commit to themselves
 	}
 	g.all.Scripts.Do(ctx, calls...)

@@ -74,7 +74,7 @@ func TestTopicIsNamedBeforeItsFirstJob(t *testing.T) {
 		refused, rest := job{}.store(t, "other", "new"), &Op{Kind: Cancel, Topic: "other", ID: "id"}
 		g := c.For("other", Enqueue)
 		defer g.Release()
-		failed, _ := g.send(t.Context(), c.Series, []*Op{refused, rest})
+		failed, _ := g.send(t.Context(), c.Series, []*Op{refused, rest}, false)
 		require.ErrorIs(t, failed, errAdd)
 		require.ErrorIs(t, refused.Err, errAdd)
 		require.True(t, rest.settled)
@@ -89,7 +89,7 @@ func TestPlanNeedsTheName(t *testing.T) {
 		require.NoError(t, c.rdb.Set(t.Context(), script.TopicsKey("delayq"), "of the wrong type", 0).Err())
 		row := job{}.store(t, "topic", "id")
 		plan := Plan{Series: "relay", Number: 1, Tag: "tag"}
-		err := c.SendPlan(t.Context(), plan, []*Op{row}, func(int) int { return 1 })
+		_, err := c.SendPlan(t.Context(), plan, []*Op{row}, func(int) int { return 1 })
 		require.ErrorIs(t, err, errUnrecorded)
 		require.Equal(t, script.CodeWrongType, script.Code(err))
 		require.False(t, row.Settled(), "its outcome is not an error of its own")

@@ -8,6 +8,11 @@
 -- After the number, a slash and ms can say how long the receipt is kept. Default: 3 minutes. After
 -- another slash, a tag can say what the call is about. The same number with another tag is another
 -- call, which comes too late too.
+--
+-- With a time, replay also writes the receipt anew: it is kept from now on, and a WAIT that follows
+-- covers this write, so the first call too. If Redis refuses that, nobody may take the reply for
+-- confirmed, and the error is UNCONFIRMED. DEL comes first, because Redis does not refuse it for
+-- lack of memory, and after it no write.
 local receipt_ms = 180000
 
 local function replay(receipt, number)
@@ -15,8 +20,12 @@ local function replay(receipt, number)
   local text = redis.call('GET', receipt) or ''
   local last, about, reply = string.match(text, '^(%d+)/?(%w*):(.*)$')
   if last == own and about == tag then
-    if kept ~= '' then -- from now on; a WAIT that follows covers this write, so the first call too
-      redis.pcall('SET', receipt, text, 'PX', kept)
+    if kept ~= '' then
+      local dropped = redis.pcall('DEL', receipt)
+      if type(dropped) == 'table' then
+        error('UNCONFIRMED ' .. dropped.err, 0)
+      end
+      redis.call('SET', receipt, text, 'PX', kept)
     end
     return reply
   end

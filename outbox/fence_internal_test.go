@@ -1,0 +1,227 @@
+package outbox
+
+import (
+	"context"
+	"encoding"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/commit"
+)
+
+// A slow hook holds back the cancels about one topic while it is told to, so that Redis carries
+// them out late. Their caller gets an error.
+type slow struct {
+	mu   sync.Mutex
+	on   bool
+	late []func() error
+}
+
+func (s *slow) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s *slow) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (s *slow) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if !s.holds(fmt.Sprint(cmd.Args()...)) {
+			return next(ctx, cmd)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, word := range cmd.Args() { // as it is written to a connection
+			if w, ok := word.(encoding.BinaryMarshaler); ok {
+				_, _ = w.MarshalBinary()
+			}
+		}
+		again := redis.NewCmd(context.WithoutCancel(ctx), cmd.Args()...)
+		s.late = append(s.late, func() error {
+			err := next(context.Background(), again)
+			if err != nil && strings.Contains(err.Error(), "PASSED") {
+				return nil
+			}
+			return err
+		})
+		err := errors.New("i/o timeout")
+		cmd.SetErr(err)
+		return err
+	}
+}
+
+func (s *slow) holds(words string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.on && strings.Contains(words, "{away}:runs")
+}
+
+// holdBack sets whether calls are held back.
+func (s *slow) holdBack(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.on = on
+}
+
+// arrive lets Redis carry out what was held back.
+func (s *slow) arrive(t *testing.T) (calls int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, call := range s.late {
+		require.NoError(t, call())
+	}
+	calls, s.late = len(s.late), nil
+	return calls
+}
+
+// A call of a plan that was given up comes too late, although the plans after it have fewer calls
+// of its topic, or use another series.
+func TestLateCallsOfPlansThatWereGivenUp(t *testing.T) {
+	for name, opts := range map[string][]RelayOption{"plain": nil, "keep": {Keep(time.Hour)}} {
+		t.Run(name, func(t *testing.T) {
+			h, rdb := newHolding(t, opts...)
+			hook := &slow{}
+			lossy := redis.NewClient(rdb.Options())
+			defer lossy.Close()
+			lossy.AddHook(hook)
+			h.client = delayq.NewClient(lossy)
+			ctx, direct := t.Context(), delayq.NewClient(rdb)
+			_, err := direct.Enqueue(ctx, "away", "x", nil, delayq.ProcessIn(time.Hour))
+			require.NoError(t, err)
+			put := func(topic, id string) {
+				_, err := h.box.Enqueue(ctx, h.db, topic, id, nil, delayq.ProcessIn(time.Hour))
+				require.NoError(t, err)
+			}
+			put("away", "1")
+			require.NoError(t, h.box.Dequeue(ctx, h.db, "away", "x")) // the second call of its topic
+			put("here", "1")
+			require.NoError(t, h.next(ctx, new(ending)))
+			require.Len(t, h.plan, 3)
+
+			hook.holdBack(true)
+			h.stuck = time.Now().Add(-time.Hour) // the others have waited for a lease
+			end, err := h.send(ctx)
+			require.NoError(t, err)
+			require.Len(t, end.open, 1)
+			require.NoError(t, h.next(ctx, end))
+			require.Len(t, h.lost["away"], 1)
+
+			// Somebody else does what the row asks for, and makes the job once more.
+			hook.holdBack(false)
+			h.aside["away"].until = time.Time{}
+			h.skip = nil
+			_, err = h.db.Exec("DELETE FROM delayq_outbox")
+			require.NoError(t, err)
+			h.ahead = nil
+			_, err = direct.Dequeue(ctx, "away", "x")
+			require.NoError(t, err)
+			put("away", "x")
+			require.NoError(t, h.next(ctx, new(ending)))
+			require.Len(t, h.plan, 1)
+			end, err = h.send(ctx)
+			require.NoError(t, err)
+			require.Empty(t, end.refused)
+			require.Empty(t, h.lost["away"])
+
+			require.Equal(t, 1, hook.arrive(t))
+			require.True(t, rdb.HExists(ctx, "delayq:{away}:pool", "x").Val(), "the late call has cancelled a later job")
+		})
+	}
+}
+
+// A counter counts the events of jobs.
+type counter struct{ enqueued, dequeued int }
+
+func (c *counter) Enqueued(context.Context, delayq.EnqueueEvent) { c.enqueued++ }
+func (c *counter) Dequeued(context.Context, delayq.DequeueEvent) { c.dequeued++ }
+
+// Hooks hear once of each row, although a part of the plan is sent again, also after the relay has
+// taken the shard anew.
+func TestHooksHearOfARowOnce(t *testing.T) {
+	h, rdb := newHolding(t)
+	hook, events := &slow{}, &counter{}
+	lossy := redis.NewClient(rdb.Options())
+	defer lossy.Close()
+	lossy.AddHook(hook)
+	h.client = delayq.NewClient(lossy, delayq.Hooks(events))
+	for _, topic := range []string{"away", "here"} {
+		_, err := h.box.Enqueue(t.Context(), h.db, topic, "1", nil, delayq.ProcessIn(time.Hour))
+		require.NoError(t, err)
+	}
+	require.NoError(t, h.box.Dequeue(t.Context(), h.db, "away", "1"))
+	require.NoError(t, h.next(t.Context(), new(ending)))
+	hook.holdBack(true)
+	for range 2 {
+		_, err := h.send(t.Context())
+		require.ErrorContains(t, err, "i/o timeout")
+		require.Equal(t, counter{2, 0}, *events)
+	}
+	held, _, err := h.acquire(t.Context())
+	require.NoError(t, err)
+	require.True(t, held)
+	hook.holdBack(false)
+	end, err := h.send(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, end.open)
+	require.Equal(t, counter{2, 1}, *events)
+	hook.arrive(t)
+}
+
+// A topic whose calls no replica confirms holds up the others for a lease, as one without answers.
+func TestTopicThatReplicasDoNotConfirm(t *testing.T) {
+	h, _ := newHolding(t)
+	for _, topic := range []string{"here", "away"} {
+		_, err := h.box.Enqueue(t.Context(), h.db, topic, "1", nil)
+		require.NoError(t, err)
+	}
+	require.NoError(t, h.next(t.Context(), new(ending)))
+	list := h.deliveries()
+	list[0].outcomes = []error{nil}
+	list[1].outcomes, list[1].err = []error{commit.ErrOpen}, fmt.Errorf("%w: 0 of 1", delayq.ErrNotReplicated)
+	_, err := h.judge(list, 0)
+	require.ErrorIs(t, err, delayq.ErrNotReplicated)
+	h.stuck = time.Now().Add(-h.o.lease)
+	end, err := h.judge(list, 0)
+	require.NoError(t, err)
+	require.Equal(t, map[int]bool{1: true}, end.open)
+	h.skip = h.waiting()
+	require.NoError(t, h.next(t.Context(), end))
+	require.Equal(t, []string{"away"}, h.waiting())
+
+	// Without any that works the plan goes on.
+	h.aside, h.skip, h.ahead = nil, nil, nil
+	require.NoError(t, h.next(t.Context(), new(ending)))
+	list = h.deliveries()
+	require.Len(t, list, 1)
+	list[0].outcomes, list[0].err = []error{commit.ErrOpen}, delayq.ErrNotReplicated
+	h.stuck = time.Now().Add(-h.o.lease)
+	_, err = h.judge(list, 0)
+	require.ErrorIs(t, err, delayq.ErrNotReplicated)
+}
+
+// A relay to which Redis refuses everything is not ready, also after the rows are dead.
+func TestRelayWhoseRowsAreAllDead(t *testing.T) {
+	h, _ := newHolding(t)
+	h.enqueue(t, "1", 1)
+	require.NoError(t, h.next(t.Context(), new(ending)))
+	h.setAside("topic", errDatabase, false)
+	h.o.patience = 0
+	h.aside["topic"].since = time.Now().Add(-time.Hour)
+	_, err := h.db.Exec("UPDATE delayq_outbox SET made = made - 1000")
+	require.NoError(t, err)
+	h.plan[0].Age += 1000
+	list := h.deliveries()
+	list[0].outcomes, list[0].err, list[0].fate = []error{commit.ErrOpen}, errDatabase, commit.FateRefused
+	end, err := h.judge(list, 0)
+	require.NoError(t, err)
+	require.Len(t, end.refused, 1)
+	require.True(t, end.idle)
+	require.ErrorIs(t, end.err, errDatabase)
+}
