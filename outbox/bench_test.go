@@ -42,7 +42,7 @@ func benchRelay(b *testing.B, d *database, snapshot bool) {
 	var spent time.Duration
 	for b.Loop() {
 		require.NoError(b, rdb.FlushAll(b.Context()).Err())
-		_, err := ob.Enqueue(b.Context(), db, "topic", "id", make([]byte, 100), delayq.ProcessIn(time.Hour))
+		_, err := ob.Enqueue(b.Context(), outbox.Autocommit(db), "topic", "id", make([]byte, 100), delayq.ProcessIn(time.Hour))
 		require.NoError(b, err)
 		_, err = db.Exec("INSERT INTO delayq_outbox ("+names+") SELECT shard, kind, topic, convert_to('id' || n, 'UTF8'), replaces, "+
 			"due_at, delay_ms, made, record FROM delayq_outbox, generate_series(2, $1::int) AS n", rows)

@@ -46,7 +46,7 @@ func eachPair(t *testing.T, test func(p *pair)) {
 func (p *pair) write(n int) {
 	p.Helper()
 	for range n {
-		_, err := p.ob.Enqueue(p.Context(), p.db, "t"+strconv.Itoa(p.written%3), strconv.Itoa(p.written), nil, delayq.ProcessIn(time.Hour))
+		_, err := p.ob.Enqueue(p.Context(), outbox.Autocommit(p.db), "t"+strconv.Itoa(p.written%3), strconv.Itoa(p.written), nil, delayq.ProcessIn(time.Hour))
 		require.NoError(p, err)
 		p.written++
 	}

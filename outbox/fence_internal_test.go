@@ -96,11 +96,11 @@ func TestLateCallsOfPlansThatWereGivenUp(t *testing.T) {
 			_, err := direct.Enqueue(ctx, "away", "x", nil, delayq.ProcessIn(time.Hour))
 			require.NoError(t, err)
 			put := func(topic, id string) {
-				_, err := h.box.Enqueue(ctx, h.db, topic, id, nil, delayq.ProcessIn(time.Hour))
+				_, err := h.box.Enqueue(ctx, Autocommit(h.db), topic, id, nil, delayq.ProcessIn(time.Hour))
 				require.NoError(t, err)
 			}
 			put("away", "1")
-			require.NoError(t, h.box.Dequeue(ctx, h.db, "away", "x")) // the second call of its topic
+			require.NoError(t, h.box.Dequeue(ctx, Autocommit(h.db), "away", "x")) // the second call of its topic
 			put("here", "1")
 			require.NoError(t, h.next(ctx, new(ending)))
 			require.Len(t, h.plan, 3)
@@ -152,10 +152,10 @@ func TestHooksHearOfARowOnce(t *testing.T) {
 	lossy.AddHook(hook)
 	h.client = delayq.NewClient(lossy, delayq.Hooks(events))
 	for _, topic := range []string{"away", "here"} {
-		_, err := h.box.Enqueue(t.Context(), h.db, topic, "1", nil, delayq.ProcessIn(time.Hour))
+		_, err := h.box.Enqueue(t.Context(), Autocommit(h.db), topic, "1", nil, delayq.ProcessIn(time.Hour))
 		require.NoError(t, err)
 	}
-	require.NoError(t, h.box.Dequeue(t.Context(), h.db, "away", "1"))
+	require.NoError(t, h.box.Dequeue(t.Context(), Autocommit(h.db), "away", "1"))
 	require.NoError(t, h.next(t.Context(), new(ending)))
 	hook.holdBack(true)
 	for range 2 {
@@ -178,7 +178,7 @@ func TestHooksHearOfARowOnce(t *testing.T) {
 func TestTopicThatReplicasDoNotConfirm(t *testing.T) {
 	h, _ := newHolding(t)
 	for _, topic := range []string{"here", "away"} {
-		_, err := h.box.Enqueue(t.Context(), h.db, topic, "1", nil)
+		_, err := h.box.Enqueue(t.Context(), Autocommit(h.db), topic, "1", nil)
 		require.NoError(t, err)
 	}
 	require.NoError(t, h.next(t.Context(), new(ending)))

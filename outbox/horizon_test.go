@@ -109,10 +109,10 @@ func TestCallsBeyondTheHorizon(t *testing.T) {
 		w.drained()
 		require.EqualValues(w, 6, w.later())
 
-		require.NoError(w, w.ob.Dequeue(w.Context(), w.db, "topic", "cancelled"))
-		require.NoError(w, w.ob.Reschedule(w.Context(), w.db, "topic", "sooner", delayq.ProcessIn(near)))
-		require.NoError(w, w.ob.Reschedule(w.Context(), w.db, "topic", "farther", delayq.ProcessAt(time.Now().Add(2*far))))
-		require.NoError(w, w.ob.Reschedule(w.Context(), w.db, "topic", "expires", delayq.ProcessIn(far+2*time.Hour)))
+		require.NoError(w, w.ob.Dequeue(w.Context(), outbox.Autocommit(w.db), "topic", "cancelled"))
+		require.NoError(w, w.ob.Reschedule(w.Context(), outbox.Autocommit(w.db), "topic", "sooner", delayq.ProcessIn(near)))
+		require.NoError(w, w.ob.Reschedule(w.Context(), outbox.Autocommit(w.db), "topic", "farther", delayq.ProcessAt(time.Now().Add(2*far))))
+		require.NoError(w, w.ob.Reschedule(w.Context(), outbox.Autocommit(w.db), "topic", "expires", delayq.ProcessIn(far+2*time.Hour)))
 		w.enqueue(w.db, "twin")
 		w.enqueue(w.db, "replaced", delayq.ProcessIn(near), delayq.Replace())
 		w.enqueue(w.db, "gives way", delayq.ProcessIn(far), delayq.Replace())
@@ -182,25 +182,25 @@ func TestHorizonKeepsTheOrder(t *testing.T) {
 			fresh := &job{"v" + strconv.Itoa(i), due}
 			switch random.IntN(4) {
 			case 0:
-				_, err := w.ob.Enqueue(w.Context(), w.db, "topic", id, []byte(fresh.payload), delayq.ProcessIn(due))
+				_, err := w.ob.Enqueue(w.Context(), outbox.Autocommit(w.db), "topic", id, []byte(fresh.payload), delayq.ProcessIn(due))
 				require.NoError(w, err)
 				if want[id] != nil {
 					// Beyond the horizon it would be refused when it is sent, so leave no such row.
-					require.NoError(w, w.ob.Dequeue(w.Context(), w.db, "topic", id))
+					require.NoError(w, w.ob.Dequeue(w.Context(), outbox.Autocommit(w.db), "topic", id))
 					delete(want, id)
 					refused++
 				} else {
 					want[id] = fresh
 				}
 			case 1:
-				_, err := w.ob.Enqueue(w.Context(), w.db, "topic", id, []byte(fresh.payload), delayq.ProcessIn(due), delayq.Replace())
+				_, err := w.ob.Enqueue(w.Context(), outbox.Autocommit(w.db), "topic", id, []byte(fresh.payload), delayq.ProcessIn(due), delayq.Replace())
 				require.NoError(w, err)
 				want[id] = fresh
 			case 2:
-				require.NoError(w, w.ob.Dequeue(w.Context(), w.db, "topic", id))
+				require.NoError(w, w.ob.Dequeue(w.Context(), outbox.Autocommit(w.db), "topic", id))
 				delete(want, id)
 			case 3:
-				require.NoError(w, w.ob.Reschedule(w.Context(), w.db, "topic", id, delayq.ProcessIn(due)))
+				require.NoError(w, w.ob.Reschedule(w.Context(), outbox.Autocommit(w.db), "topic", id, delayq.ProcessIn(due)))
 				if want[id] != nil {
 					want[id].due = due
 				}
@@ -232,8 +232,8 @@ func TestCallsAtTheHorizon(t *testing.T) {
 		w.drained()
 		stop()
 		w.pass(far - near)
-		require.NoError(w, w.ob.Reschedule(w.Context(), w.db, "topic", "moved", delayq.ProcessIn(2*time.Hour)))
-		require.NoError(w, w.ob.Dequeue(w.Context(), w.db, "topic", "cancelled"))
+		require.NoError(w, w.ob.Reschedule(w.Context(), outbox.Autocommit(w.db), "topic", "moved", delayq.ProcessIn(2*time.Hour)))
+		require.NoError(w, w.ob.Dequeue(w.Context(), outbox.Autocommit(w.db), "topic", "cancelled"))
 		w.relay(outbox.Horizon(3 * time.Hour))
 		w.left(func(s outbox.Stats) bool { return s.Rows+s.Later == 0 })
 		require.Equal(w, []string{"moved"}, w.jobs("topic"))

@@ -44,10 +44,14 @@ func NewInbox(d Dialect, opts ...Option) (*Inbox, error) {
 // recorded the same job and is open, Once waits for its end, or fails where the database does not
 // wait.
 //
-// Errors: [ErrInvalid] for a nil job or transaction, [ErrSchema], or the error of the database.
+// Errors: [ErrInvalid] for a nil job or transaction, or a *sql.DB in its place, [ErrSchema], or the
+// error of the database.
 func (in *Inbox) Once(ctx context.Context, tx Execer, job *delayq.Job) (first bool, err error) {
 	if tx == nil || job == nil || job.Nonce() == "" {
 		return false, fmt.Errorf("%w: Once needs a transaction and a job as a handler receives it", ErrInvalid)
+	}
+	if err := transaction(tx); err != nil {
+		return false, fmt.Errorf("inbox: job %q of topic %q: %w", job.ID, job.Topic, err)
 	}
 	result, err := tx.ExecContext(ctx, in.insert, hex.EncodeToString([]byte(job.Nonce())), job.Topic)
 	if err != nil {

@@ -74,9 +74,9 @@ func TestResendAfterALoss(t *testing.T) {
 		}
 		w.enqueue(w.db, "waits") // refused
 		w.drained()
-		require.NoError(w, w.ob.Dequeue(w.Context(), w.db, "topic", "cancelled"))
-		require.NoError(w, w.ob.Reschedule(w.Context(), w.db, "topic", "moved", delayq.ProcessIn(2*time.Hour)))
-		_, err := w.ob.Enqueue(w.Context(), w.db, "topic", "replaced", []byte("second"), delayq.Replace())
+		require.NoError(w, w.ob.Dequeue(w.Context(), outbox.Autocommit(w.db), "topic", "cancelled"))
+		require.NoError(w, w.ob.Reschedule(w.Context(), outbox.Autocommit(w.db), "topic", "moved", delayq.ProcessIn(2*time.Hour)))
+		_, err := w.ob.Enqueue(w.Context(), outbox.Autocommit(w.db), "topic", "replaced", []byte("second"), delayq.Replace())
 		require.NoError(w, err)
 		w.drained()
 		w.finish("finished")
@@ -134,8 +134,8 @@ func TestResendAfterAFallback(t *testing.T) {
 		w.finish("finished")
 		state := w.dump()
 		put("lost", "lost too", "cancelled", "cancelled later", "moved later", "to cancel", "again")
-		require.NoError(w, w.ob.Dequeue(w.Context(), w.db, "topic", "cancelled"))
-		require.NoError(w, w.ob.Reschedule(w.Context(), w.db, "topic", "to move", delayq.ProcessIn(2*time.Hour)))
+		require.NoError(w, w.ob.Dequeue(w.Context(), outbox.Autocommit(w.db), "topic", "cancelled"))
+		require.NoError(w, w.ob.Reschedule(w.Context(), outbox.Autocommit(w.db), "topic", "to move", delayq.ProcessIn(2*time.Hour)))
 		w.tx(func(tx *sql.Tx) {
 			require.NoError(w, w.ob.Dequeue(w.Context(), tx, "topic", "used again"))
 			_, err := w.ob.Enqueue(w.Context(), tx, "topic", "used again", []byte("second"), delayq.ProcessIn(near))
@@ -146,9 +146,9 @@ func TestResendAfterAFallback(t *testing.T) {
 
 		put("new", "new and finished")
 		w.finish("new and finished")
-		require.NoError(w, w.ob.Dequeue(w.Context(), w.db, "topic", "cancelled later"))
-		require.NoError(w, w.ob.Reschedule(w.Context(), w.db, "topic", "moved later", delayq.ProcessIn(2*time.Hour)))
-		_, err := w.ob.Enqueue(w.Context(), w.db, "topic", "again", []byte("second"), delayq.ProcessIn(near))
+		require.NoError(w, w.ob.Dequeue(w.Context(), outbox.Autocommit(w.db), "topic", "cancelled later"))
+		require.NoError(w, w.ob.Reschedule(w.Context(), outbox.Autocommit(w.db), "topic", "moved later", delayq.ProcessIn(2*time.Hour)))
+		_, err := w.ob.Enqueue(w.Context(), outbox.Autocommit(w.db), "topic", "again", []byte("second"), delayq.ProcessIn(near))
 		require.NoError(w, err)
 		w.drained()
 		w.resend(start)
@@ -177,7 +177,7 @@ func TestResendBehindRowsThatWait(t *testing.T) {
 		stop()
 		require.Equal(w, 3, w.kept(), "two jobs, and the cancel of what is replaced")
 		w.lose()
-		require.NoError(w, w.ob.Dequeue(w.Context(), w.db, "topic", "cancelled"))
+		require.NoError(w, w.ob.Dequeue(w.Context(), outbox.Autocommit(w.db), "topic", "cancelled"))
 		_, err := w.ob.Resend(w.Context(), w.db, start)
 		require.NoError(w, err)
 		var log strings.Builder
@@ -328,7 +328,7 @@ func TestResendingRelaysDie(t *testing.T) {
 				}
 			})
 			if id := strconv.Itoa(random.IntN(round+1)) + "." + strconv.Itoa(random.IntN(3)); want[id] {
-				require.NoError(t, ob.Dequeue(t.Context(), db, "topic", id))
+				require.NoError(t, ob.Dequeue(t.Context(), outbox.Autocommit(db), "topic", id))
 				delete(want, id)
 			}
 			if round%5 == 0 {

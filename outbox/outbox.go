@@ -21,9 +21,39 @@ var library = friend.Of(new(delayq.Client))
 var ErrInvalid = delayq.ErrInvalid
 
 // An Execer executes a statement in the caller's transaction: a *sql.Tx, a *sql.Conn, or what wraps
-// one. With a *sql.DB the row is committed at once.
+// one. A *sql.DB and what embeds one are refused where a transaction is needed: see [Autocommit].
 type Execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// Autocommit returns what writes a row outside of a transaction, so that it is committed at once,
+// whatever becomes of the caller's transactions. Enqueue, Dequeue and Reschedule take it. Its
+// statements are those of db.
+func Autocommit(db Execer) Execer {
+	if db == nil {
+		return nil
+	}
+	return autocommit{db}
+}
+
+type autocommit struct{ db Execer }
+
+func (a autocommit) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	return a.db.ExecContext(ctx, query, args...)
+}
+
+// transaction returns an error if tx cannot be one: it is nil, or a *sql.DB or what embeds one, or
+// says of itself that it commits at once.
+func transaction(tx Execer) error {
+	if tx == nil {
+		return fmt.Errorf("%w: nil transaction", ErrInvalid)
+	}
+	_, db := tx.(interface{ Stats() sql.DBStats })
+	_, says := tx.(interface{ CommitsAtOnce() })
+	if db || says {
+		return fmt.Errorf("%w: a database in place of a transaction would commit at once: give the transaction, or see Autocommit", ErrInvalid)
+	}
+	return nil
 }
 
 // An Outbox writes calls of a client as rows. It is safe for concurrent use, holds no connection
@@ -142,8 +172,8 @@ func (b *Outbox) Reschedule(ctx context.Context, tx Execer, topic, id string, du
 }
 
 func (b *Outbox) write(ctx context.Context, tx Execer, row commit.Row) error {
-	if tx == nil {
-		return fmt.Errorf("%w: nil transaction", ErrInvalid)
+	if err := transaction(tx); err != nil {
+		return err
 	}
 	_, err := tx.ExecContext(ctx, b.insert, b.shard(row.Topic, row.ID), int(row.Kind), row.Topic, []byte(row.ID), row.Replace, row.DueAt, row.DueIn, []byte(row.Record))
 	if err != nil {

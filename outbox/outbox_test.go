@@ -90,8 +90,19 @@ func (w *world) jobs(topic string) []string {
 
 func (w *world) enqueue(tx outbox.Execer, id string, opts ...delayq.JobOption) {
 	w.Helper()
+	if db, ok := tx.(*sql.DB); ok {
+		tx = outbox.Autocommit(db)
+	}
 	_, err := w.ob.Enqueue(w.Context(), tx, "topic", id, []byte("of "+id), opts...)
 	require.NoError(w, err)
+}
+
+// job returns a job as a handler receives it.
+func (w *world) job() *delayq.Job {
+	w.Helper()
+	job, err := w.client.Enqueue(w.Context(), "inbox", "", nil)
+	require.NoError(w, err)
+	return job
 }
 
 func TestCommittedRowsBecomeJobs(t *testing.T) {
@@ -142,7 +153,7 @@ func TestRefusedRowsHoldUpNothing(t *testing.T) {
 			w.enqueue(tx, "next")
 		})
 		w.rdb.Set(w.Context(), "delayq:{broken}:pool", "not a hash", 0)
-		_, err = w.ob.Enqueue(w.Context(), w.db, "broken", "x", nil)
+		_, err = w.ob.Enqueue(w.Context(), outbox.Autocommit(w.db), "broken", "x", nil)
 		require.NoError(w, err)
 		w.relay()
 		w.drained()
@@ -212,7 +223,7 @@ func TestCancelsArriveAfterTheirEnqueues(t *testing.T) {
 		for i := range 200 {
 			id := strconv.Itoa(i)
 			w.enqueue(w.db, id)
-			require.NoError(w, w.ob.Dequeue(w.Context(), w.db, "topic", id))
+			require.NoError(w, w.ob.Dequeue(w.Context(), outbox.Autocommit(w.db), "topic", id))
 			w.ob.Nudge()
 		}
 		w.drained()
@@ -223,7 +234,7 @@ func TestCancelsArriveAfterTheirEnqueues(t *testing.T) {
 func TestLargePayloads(t *testing.T) {
 	eachWorld(t, func(w *world) {
 		for i := range 12 {
-			_, err := w.ob.Enqueue(w.Context(), w.db, "topic", strconv.Itoa(i), []byte(strings.Repeat("x", 1<<20)))
+			_, err := w.ob.Enqueue(w.Context(), outbox.Autocommit(w.db), "topic", strconv.Itoa(i), []byte(strings.Repeat("x", 1<<20)))
 			require.NoError(w, err)
 		}
 		w.relay()
@@ -243,7 +254,7 @@ func TestMissingTables(t *testing.T) {
 		defer db.Close()
 		ob, err := outbox.New(d.dialect)
 		require.NoError(t, err)
-		_, err = ob.Enqueue(t.Context(), db, "topic", "id", nil)
+		_, err = ob.Enqueue(t.Context(), outbox.Autocommit(db), "topic", "id", nil)
 		require.ErrorIs(t, err, outbox.ErrSchema)
 		require.ErrorContains(t, err, "Migrate")
 		in, err := outbox.NewInbox(d.dialect)
@@ -267,12 +278,30 @@ func TestMissingTables(t *testing.T) {
 
 func TestBadInputIsRefused(t *testing.T) {
 	eachWorld(t, func(w *world) {
-		_, err := w.ob.Enqueue(w.Context(), w.db, "", "id", make([]byte, 2<<20), delayq.ProcessIn(time.Nanosecond))
+		_, err := w.ob.Enqueue(w.Context(), outbox.Autocommit(w.db), "", "id", make([]byte, 2<<20), delayq.ProcessIn(time.Nanosecond))
 		require.ErrorIs(w, err, outbox.ErrInvalid)
 		_, err = w.ob.Enqueue(w.Context(), nil, "topic", "id", nil)
 		require.ErrorIs(w, err, outbox.ErrInvalid)
-		require.ErrorIs(w, w.ob.Dequeue(w.Context(), w.db, "a{b", "id"), outbox.ErrInvalid)
-		require.ErrorIs(w, w.ob.Reschedule(w.Context(), w.db, "topic", "id", nil), outbox.ErrInvalid)
+		for _, db := range []outbox.Execer{w.db, struct{ *sql.DB }{w.db}} {
+			_, err = w.ob.Enqueue(w.Context(), db, "topic", "id", nil)
+			require.ErrorIs(w, err, outbox.ErrInvalid)
+			require.ErrorContains(w, err, "in place of a transaction")
+			require.ErrorIs(w, w.ob.Dequeue(w.Context(), db, "topic", "id"), outbox.ErrInvalid)
+			require.ErrorIs(w, w.ob.Reschedule(w.Context(), db, "topic", "id", delayq.ProcessIn(time.Hour)), outbox.ErrInvalid)
+			_, err = w.ob.Revive(w.Context(), db, 1)
+			require.ErrorIs(w, err, outbox.ErrInvalid)
+			_, err = new(outbox.Inbox).Once(w.Context(), db, w.job())
+			require.ErrorIs(w, err, outbox.ErrInvalid)
+		}
+		conn, err := w.db.Conn(w.Context())
+		require.NoError(w, err)
+		require.NoError(w, w.ob.Dequeue(w.Context(), conn, "topic", "id"), "it can be in a transaction")
+		require.NoError(w, conn.Close())
+		_, err = w.db.Exec("DELETE FROM delayq_outbox")
+		require.NoError(w, err)
+		require.Nil(w, outbox.Autocommit(nil))
+		require.ErrorIs(w, w.ob.Dequeue(w.Context(), outbox.Autocommit(w.db), "a{b", "id"), outbox.ErrInvalid)
+		require.ErrorIs(w, w.ob.Reschedule(w.Context(), outbox.Autocommit(w.db), "topic", "id", nil), outbox.ErrInvalid)
 		s, err := w.ob.Stats(w.Context(), w.db)
 		require.NoError(w, err)
 		require.Zero(w, s.Rows)
@@ -354,7 +383,7 @@ func TestShards(t *testing.T) {
 	each(t, func(t *testing.T, d *database) {
 		w := newWorld(t, d, outbox.Shards(3), outbox.Table("box"))
 		for i := range 300 {
-			_, err := w.ob.Enqueue(w.Context(), w.db, "topic"+strconv.Itoa(i%3), strconv.Itoa(i), nil)
+			_, err := w.ob.Enqueue(w.Context(), outbox.Autocommit(w.db), "topic"+strconv.Itoa(i%3), strconv.Itoa(i), nil)
 			require.NoError(w, err)
 		}
 		w.relay(outbox.Batch(50))

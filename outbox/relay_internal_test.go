@@ -40,7 +40,7 @@ func newHolding(t *testing.T, opts ...RelayOption) (*holding, *redis.Client) {
 
 func (h *holding) enqueue(t *testing.T, id string, size int, opts ...delayq.JobOption) {
 	t.Helper()
-	_, err := h.box.Enqueue(t.Context(), h.db, "topic", id, []byte(strings.Repeat("x", size)), opts...)
+	_, err := h.box.Enqueue(t.Context(), Autocommit(h.db), "topic", id, []byte(strings.Repeat("x", size)), opts...)
 	require.NoError(t, err)
 }
 

@@ -178,7 +178,7 @@ func TestShardIsLeftByARelayWithoutRights(t *testing.T) {
 		refused := redis.NewClient(opts)
 		defer refused.Close()
 		for _, topic := range []string{"one", "two"} { // both are in the first plan
-			_, err := w.ob.Enqueue(w.Context(), w.db, topic, "id", nil)
+			_, err := w.ob.Enqueue(w.Context(), outbox.Autocommit(w.db), topic, "id", nil)
 			require.NoError(w, err)
 		}
 		var log diary
@@ -435,11 +435,11 @@ func TestTopicThatRedisRefuses(t *testing.T) {
 		w.enqueue(w.db, "0")
 		w.drained() // the relay has shown that it can send
 		for i := range 5 {
-			_, err := w.ob.Enqueue(w.Context(), w.db, "misspelt", strconv.Itoa(i), nil)
+			_, err := w.ob.Enqueue(w.Context(), outbox.Autocommit(w.db), "misspelt", strconv.Itoa(i), nil)
 			require.NoError(w, err)
 			w.enqueue(w.db, "good "+strconv.Itoa(i))
 		}
-		require.NoError(w, w.ob.Dequeue(w.Context(), w.db, "misspelt", "3"))
+		require.NoError(w, w.ob.Dequeue(w.Context(), outbox.Autocommit(w.db), "misspelt", "3"))
 		w.rdb = admin
 		w.left(func(s outbox.Stats) bool { return s.Rows == 6 })
 		require.Len(w, w.jobs("topic"), 6)
@@ -477,7 +477,7 @@ func TestTopicThatRedisRefusesForLong(t *testing.T) {
 		w.enqueue(w.db, "0")
 		w.drained() // the relay has shown that it can send
 		for i := range 3 {
-			_, err := w.ob.Enqueue(w.Context(), w.db, "misspelt", strconv.Itoa(i), nil)
+			_, err := w.ob.Enqueue(w.Context(), outbox.Autocommit(w.db), "misspelt", strconv.Itoa(i), nil)
 			require.NoError(w, err)
 		}
 		w.until("they are dead", func() bool { return len(w.dead()) == 3 })
@@ -497,7 +497,7 @@ func TestRowThatIsTooLargeForRedis(t *testing.T) {
 		ob, err := outbox.New(w.dialect, outbox.ClientOptions(delayq.MaxPayload(4<<20)))
 		require.NoError(w, err)
 		w.enqueue(w.db, "1")
-		_, err = ob.Enqueue(w.Context(), w.db, "topic", "large", make([]byte, 2<<20))
+		_, err = ob.Enqueue(w.Context(), outbox.Autocommit(w.db), "topic", "large", make([]byte, 2<<20))
 		require.NoError(w, err)
 		w.enqueue(w.db, "2")
 		w.run(w.db, delayq.NewClient(w.rdb, delayq.MaxPayload(4<<20)))
@@ -521,15 +521,15 @@ func TestCancelsPassWhileRedisIsFull(t *testing.T) {
 		limit := func(bytes string) { require.NoError(w, w.rdb.ConfigSet(w.Context(), "maxmemory", bytes).Err()) }
 		limit("1")
 		w.run(w.db, client)
-		_, err := w.ob.Enqueue(w.Context(), w.db, "other", "1", nil)
+		_, err := w.ob.Enqueue(w.Context(), outbox.Autocommit(w.db), "other", "1", nil)
 		require.NoError(w, err)
 		w.enqueue(w.db, "new")
-		require.NoError(w, w.ob.Dequeue(w.Context(), w.db, "topic", "x"))
-		require.NoError(w, w.ob.Dequeue(w.Context(), w.db, "topic", "new"))
-		require.NoError(w, w.ob.Reschedule(w.Context(), w.db, "topic", "moved", delayq.ProcessIn(2*time.Hour)))
+		require.NoError(w, w.ob.Dequeue(w.Context(), outbox.Autocommit(w.db), "topic", "x"))
+		require.NoError(w, w.ob.Dequeue(w.Context(), outbox.Autocommit(w.db), "topic", "new"))
+		require.NoError(w, w.ob.Reschedule(w.Context(), outbox.Autocommit(w.db), "topic", "moved", delayq.ProcessIn(2*time.Hour)))
 		w.left(func(s outbox.Stats) bool { return s.Rows == 4 })
 		require.ElementsMatch(w, []string{"y", "moved"}, w.jobs("topic"))
-		require.NoError(w, w.ob.Dequeue(w.Context(), w.db, "topic", "y")) // of a topic that is known to be full
+		require.NoError(w, w.ob.Dequeue(w.Context(), outbox.Autocommit(w.db), "topic", "y")) // of a topic that is known to be full
 		w.left(func(s outbox.Stats) bool { return s.Rows == 4 })
 		require.ElementsMatch(w, []string{"moved"}, w.jobs("topic"))
 		limit("0")
@@ -568,7 +568,7 @@ func TestTopicWithoutAnswers(t *testing.T) {
 		rdb.AddHook(hook)
 		relay, _ := w.run(w.db, delayq.NewClient(rdb))
 		put := func(topic, id string) {
-			_, err := w.ob.Enqueue(w.Context(), w.db, topic, id, nil)
+			_, err := w.ob.Enqueue(w.Context(), outbox.Autocommit(w.db), topic, id, nil)
 			require.NoError(w, err)
 		}
 		w.tx(func(tx *sql.Tx) {
@@ -610,14 +610,17 @@ func TestRowsWaitForReplicas(t *testing.T) {
 	})
 }
 
+// keysAgain lets the keys of rows start again.
+var keysAgain = map[outbox.Dialect]string{
+	outbox.SQLite: "DELETE FROM sqlite_sequence WHERE name = 'delayq_outbox'", outbox.MySQL: "TRUNCATE TABLE delayq_outbox",
+	outbox.Postgres: "TRUNCATE TABLE delayq_outbox RESTART IDENTITY",
+}
+
 // If the keys of rows start again, a cancel still finds the later row, later rows are not lost, and
 // neither are dead ones.
 func TestKeysThatStartAgain(t *testing.T) {
 	eachWorld(t, func(w *world) {
-		again := map[outbox.Dialect]string{
-			outbox.SQLite: "DELETE FROM sqlite_sequence WHERE name = 'delayq_outbox'", outbox.MySQL: "TRUNCATE TABLE delayq_outbox",
-			outbox.Postgres: "TRUNCATE TABLE delayq_outbox RESTART IDENTITY",
-		}[w.dialect]
+		again := keysAgain[w.dialect]
 		far := func(id string, opts ...delayq.JobOption) {
 			w.enqueue(w.db, id, append(opts, delayq.ProcessIn(100*time.Hour))...)
 		}
@@ -632,7 +635,7 @@ func TestKeysThatStartAgain(t *testing.T) {
 		require.Len(w, w.dead(), 1)
 		_, err := w.db.Exec(again)
 		require.NoError(w, err)
-		require.NoError(w, w.ob.Dequeue(w.Context(), w.db, "topic", "far 3"))
+		require.NoError(w, w.ob.Dequeue(w.Context(), outbox.Autocommit(w.db), "topic", "far 3"))
 		w.drained()
 		require.EqualValues(w, 4, w.later())
 		for i := range 6 {
@@ -645,7 +648,7 @@ func TestKeysThatStartAgain(t *testing.T) {
 		require.Len(w, w.dead(), 3)
 		// All later rows are still found by their IDs, and are sent.
 		for _, id := range []string{"far 0", "more 5"} {
-			require.NoError(w, w.ob.Dequeue(w.Context(), w.db, "topic", id))
+			require.NoError(w, w.ob.Dequeue(w.Context(), outbox.Autocommit(w.db), "topic", id))
 		}
 		far("far 1", delayq.Replace())
 		w.drained()

@@ -70,9 +70,13 @@ func (b *Outbox) Dead(ctx context.Context, db querier, after int64, limit int) (
 }
 
 // Revive writes a dead row once more, at the end of the outbox, and deletes it from the dead rows.
-// Its delay still counts from when it was first written. Give it a transaction, or the row can be
-// written without being deleted. Revive reports whether there was such a row.
+// Its delay still counts from when it was first written. It needs a transaction, or the row could
+// be written without being deleted: a *sql.DB is refused with [ErrInvalid]. Revive reports whether
+// there was such a row.
 func (b *Outbox) Revive(ctx context.Context, tx Execer, seq int64) (bool, error) {
+	if err := transaction(tx); err != nil {
+		return false, fmt.Errorf("outbox: revive row %d: %w", seq, err)
+	}
 	h := &holding{Relay: &Relay{box: b}}
 	result, err := tx.ExecContext(ctx, h.query("INSERT INTO {table} ("+rowNames+") SELECT "+rowNames+" FROM {table}_dead WHERE seq = ?"), seq)
 	if err != nil {

@@ -23,7 +23,7 @@ func TestRelayDeadRows(t *testing.T) {
 	box, err := outbox.New(outbox.SQLite)
 	require.NoError(t, err)
 	require.NoError(t, box.Migrate(t.Context(), db))
-	_, err = box.Enqueue(t.Context(), db, "mail", "a\x1b[2J", nil, delayq.Key("k"))
+	_, err = box.Enqueue(t.Context(), outbox.Autocommit(db), "mail", "a\x1b[2J", nil, delayq.Key("k"))
 	require.NoError(t, err)
 	for range 1100 {
 		_, err := db.Exec("INSERT INTO delayq_outbox_dead (seq, shard, kind, topic, id, replaces, due_at, delay_ms, made, record, reason, refused) " +

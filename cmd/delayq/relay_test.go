@@ -68,7 +68,7 @@ func TestRelay(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, db.Close()) }()
 	for id, in := range map[string]time.Duration{"soon": time.Hour, "far": 1000 * time.Hour} {
-		_, err := box.Enqueue(t.Context(), db, "mail", id, nil, delayq.ProcessIn(in))
+		_, err := box.Enqueue(t.Context(), outbox.Autocommit(db), "mail", id, nil, delayq.ProcessIn(in))
 		require.NoError(t, err)
 	}
 	there("soon", true)
@@ -91,7 +91,7 @@ func TestRelay(t *testing.T) {
 	stop = run("outbox rows are sent again", "--since", "1h")
 	there("soon", false)
 	stop()
-	_, err = box.Enqueue(t.Context(), db, "mail", "x", nil)
+	_, err = box.Enqueue(t.Context(), outbox.Autocommit(db), "mail", "x", nil)
 	require.NoError(t, err)
 	for _, change := range []string{
 		"UPDATE delayq_outbox SET made = made - 61000", "DROP TABLE delayq_outbox_inbox", "UPDATE delayq_outbox_shards SET version = 9",

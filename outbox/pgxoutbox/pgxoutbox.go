@@ -19,13 +19,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/delayq/delayq/outbox"
 )
 
 // An Execer executes a statement: a pgx.Tx, which can be nested in another one, a *pgx.Conn, a
-// *pgxpool.Conn, or what wraps one. With a connection outside a transaction, or a *pgxpool.Pool,
-// the row is committed at once.
+// *pgxpool.Conn, or what wraps one. With a connection outside a transaction the row is committed at
+// once.
 type Execer interface {
 	Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error)
 }
@@ -36,13 +37,32 @@ type Execer interface {
 // outbox must have the dialect [outbox.Postgres].
 //
 // The result is as safe for concurrent use as tx is. It works with every QueryExecMode of pgx. A
-// nil tx is refused by those calls with [outbox.ErrInvalid].
+// nil tx is refused by those calls with [outbox.ErrInvalid]. Except by Trim and Discard, a
+// *pgxpool.Pool is refused too: see [Autocommit].
 func Tx(tx Execer) outbox.Execer {
 	if tx == nil {
 		return nil
 	}
+	if _, ok := tx.(*pgxpool.Pool); ok {
+		return pooled{execer{tx}}
+	}
 	return execer{tx}
 }
+
+// Autocommit returns what writes a row outside of a transaction, for example by a *pgxpool.Pool, so
+// that it is committed at once, whatever becomes of the caller's transactions.
+func Autocommit(db Execer) outbox.Execer {
+	if db == nil {
+		return nil
+	}
+	return execer{db}
+}
+
+// A pooled is a pool in place of a transaction.
+type pooled struct{ execer }
+
+// CommitsAtOnce lets the outbox refuse a pool.
+func (pooled) CommitsAtOnce() {}
 
 type execer struct{ tx Execer }
 

@@ -157,7 +157,10 @@ func TestCalls(t *testing.T) {
 				require.NoError(w, w.ob.Dequeue(ctx, pgxoutbox.Tx(tx), "topic", "cancelled"))
 				return tx.Commit(ctx)
 			}))
-			_, err := w.ob.Enqueue(ctx, pgxoutbox.Tx(w.pool), "topic", "no order \x00\xff", []byte{0, 255}, delayq.Header("k\x00", "\xff"))
+			_, err := w.ob.Enqueue(ctx, pgxoutbox.Tx(w.pool), "topic", "refused", nil)
+			require.ErrorIs(w, err, outbox.ErrInvalid)
+			require.ErrorContains(w, err, "in place of a transaction")
+			_, err = w.ob.Enqueue(ctx, pgxoutbox.Autocommit(w.pool), "topic", "no order \x00\xff", []byte{0, 255}, delayq.Header("k\x00", "\xff"))
 			require.NoError(w, err)
 
 			w.send()
@@ -179,7 +182,7 @@ func TestCalls(t *testing.T) {
 // Both kinds of transactions write the same rows.
 func TestRowsAreThoseOfDatabaseSQL(t *testing.T) {
 	w := newWorld(t, pgx.QueryExecModeCacheStatement)
-	for _, tx := range []outbox.Execer{w.db, pgxoutbox.Tx(w.pool)} {
+	for _, tx := range []outbox.Execer{outbox.Autocommit(w.db), pgxoutbox.Autocommit(w.pool)} {
 		_, err := w.ob.Enqueue(w.Context(), tx, "topic", "id", []byte("payload"), delayq.ProcessAt(time.UnixMilli(1<<41)), delayq.Replace())
 		require.NoError(w, err)
 		require.NoError(w, w.ob.Reschedule(w.Context(), tx, "topic", "id", delayq.ProcessIn(time.Hour)))
@@ -211,14 +214,14 @@ func TestRefusals(t *testing.T) {
 	require.ErrorIs(w, err, pgx.ErrTxClosed)
 	_, err = w.pool.Exec(w.Context(), "DROP TABLE delayq_outbox")
 	require.NoError(w, err)
-	_, err = w.ob.Enqueue(w.Context(), pgxoutbox.Tx(w.pool), "topic", "id", nil)
+	_, err = w.ob.Enqueue(w.Context(), pgxoutbox.Autocommit(w.pool), "topic", "id", nil)
 	require.ErrorIs(w, err, outbox.ErrSchema)
 	var said *pgconn.PgError
 	require.ErrorAs(w, err, &said)
 	require.Equal(w, "42P01", said.Code)
 	over, cancel := context.WithCancel(w.Context())
 	cancel()
-	_, err = w.ob.Enqueue(over, pgxoutbox.Tx(w.pool), "topic", "id", nil)
+	_, err = w.ob.Enqueue(over, pgxoutbox.Autocommit(w.pool), "topic", "id", nil)
 	require.ErrorIs(w, err, context.Canceled)
 }
 
@@ -324,7 +327,8 @@ func TestInboxAndDeadRows(t *testing.T) {
 			require.NoError(w, err)
 			require.EqualValues(w, 1, n)
 
-			w.enqueue(w.pool, "twin")
+			_, err = w.ob.Enqueue(ctx, pgxoutbox.Autocommit(w.pool), "topic", "twin", nil)
+			require.NoError(w, err)
 			w.send()
 			dead, err := w.ob.Dead(ctx, w.db, 0, 10)
 			require.NoError(w, err)
