@@ -47,7 +47,7 @@ var errChanged = errors.New("the customer has changed their mind")
 type shop func(ctx context.Context, id string, check func() error) error
 
 func run(ctx context.Context, file string) error {
-	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)")
+	db, err := sql.Open("sqlite", "file:"+file+"?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)")
 	if err != nil {
 		return err
 	}
