@@ -162,6 +162,8 @@ type resending struct {
 	seed   maphash.Seed
 	jobs   map[uint64]progress // by a hash of topic and ID
 	moves  map[uint64]*kept    // the last reschedule of jobs whose enqueue has not been read
+	anew   bool                // rows get new keys, because keys have started again
+	back   []kept              // rows that get new keys, the last one first
 	looked int
 	sent   int
 }
@@ -184,11 +186,24 @@ type kept struct {
 }
 
 // resend moves rows that Redis does not remember back into the outbox, with their keys, so that
-// they come before all others. No plan is in progress.
+// they come before all others. No plan is in progress. If keys have started again, the rows get new
+// keys.
 func (h *holding) resend(ctx context.Context) error {
 	since := h.again
 	h.ahead, h.passed = nil, passed{} // the rows that come back are older
-	r := &resending{holding: h, seed: maphash.MakeSeed(), jobs: make(map[uint64]progress), moves: make(map[uint64]*kept)}
+	anew, err := h.behind(ctx, since)
+	if err != nil {
+		return err
+	}
+	err = h.resendSince(ctx, since, anew)
+	if errors.Is(err, errTaken) {
+		err = h.resendSince(ctx, since, true)
+	}
+	return err
+}
+
+func (h *holding) resendSince(ctx context.Context, since int64, anew bool) error {
+	r := &resending{holding: h, seed: maphash.MakeSeed(), jobs: make(map[uint64]progress), moves: make(map[uint64]*kept), anew: anew}
 	if err := r.pending(ctx); err != nil {
 		return err
 	}
@@ -205,11 +220,23 @@ func (h *holding) resend(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := r.putAnew(ctx); err != nil {
+		return err
+	}
 	var back []kept
 	for _, move := range r.moves {
 		if move.lost {
 			back = append(back, *move)
 		}
+	}
+	if r.anew {
+		if err := r.put(ctx, back, 0); err != nil {
+			return err
+		}
+		if err := r.putAnew(ctx); err != nil {
+			return err
+		}
+		back = nil
 	}
 	if err := r.put(ctx, back, since); err != nil {
 		return err
@@ -402,17 +429,29 @@ func (r *resending) choose(rows []kept) (back []kept) {
 
 // put moves rows back into the outbox. With a time it also ends the request of that time.
 func (r *resending) put(ctx context.Context, back []kept, since int64) (err error) {
+	if r.anew {
+		r.gather(back)
+		back = nil
+	}
 	if len(back) == 0 && since == 0 && time.Now().Before(r.till) {
 		return nil
 	}
-	held, err := r.inTx(ctx, func(ctx context.Context, tx session) error { return r.putBack(ctx, tx, back, since) })
+	err = r.inShard(ctx, func(ctx context.Context, tx session) error { return r.putBack(ctx, tx, back, since) })
+	if err == nil {
+		r.sent += len(back)
+	}
+	return err
+}
+
+// inShard does work in a transaction that holds the shard.
+func (r *resending) inShard(ctx context.Context, work func(ctx context.Context, tx session) error) error {
+	held, err := r.inTx(ctx, work)
 	if err != nil {
 		return err
 	}
 	if !held {
 		return errOvertaken
 	}
-	r.sent += len(back)
 	r.till = time.Now().Add(r.o.lease / 2)
 	return nil
 }
@@ -421,6 +460,9 @@ func (r *resending) putBack(ctx context.Context, tx session, back []kept, since 
 	over := ""
 	if r.box.dialect == Postgres {
 		over = " OVERRIDING SYSTEM VALUE"
+	}
+	if err := r.taken(ctx, tx, back); err != nil {
+		return err
 	}
 	plans := make(map[int64][]stored)
 	for i := range back {

@@ -191,6 +191,59 @@ func TestResendBehindRowsThatWait(t *testing.T) {
 	})
 }
 
+// If keys have started again, kept rows get new keys when they are sent again, in their order, and
+// no writer meets their old ones.
+func TestResendAfterKeysHaveStartedAgain(t *testing.T) {
+	for name, waits := range map[string]int{"none waits": 0, "some wait": 3, "many wait": 15} {
+		t.Run(name, func(t *testing.T) {
+			eachWorld(t, func(w *world) {
+				w.onRedis()
+				start := time.Now().Add(-time.Minute)
+				stop := w.relay(outbox.Keep(time.Hour), outbox.Batch(2))
+				w.enqueue(w.db, "before", delayq.ProcessIn(near))
+				w.enqueue(w.db, "used again", delayq.ProcessIn(near))
+				w.drained()
+				state := w.dump()
+				for i := range 5 {
+					w.enqueue(w.db, "kept "+strconv.Itoa(i), delayq.ProcessIn(near))
+				}
+				require.NoError(w, w.ob.Dequeue(w.Context(), outbox.Autocommit(w.db), "topic", "used again"))
+				_, err := w.ob.Enqueue(w.Context(), outbox.Autocommit(w.db), "topic", "used again", []byte("second"), delayq.ProcessIn(near))
+				require.NoError(w, err)
+				require.NoError(w, w.ob.Reschedule(w.Context(), outbox.Autocommit(w.db), "topic", "before", delayq.ProcessIn(2*time.Hour)))
+				require.NoError(w, w.ob.Reschedule(w.Context(), outbox.Autocommit(w.db), "topic", "kept 4", delayq.ProcessIn(2*time.Hour)))
+				w.drained()
+				stop()
+				w.restore(state)
+				_, err = w.db.Exec(keysAgain[w.dialect])
+				require.NoError(w, err)
+				for i := range waits {
+					w.enqueue(w.db, "waits "+strconv.Itoa(i), delayq.ProcessIn(near))
+				}
+				_, err = w.ob.Resend(w.Context(), w.db, start)
+				require.NoError(w, err)
+				w.relay(outbox.Keep(time.Hour), outbox.Batch(2))
+				w.resend(start)
+				var last, next int64
+				require.NoError(w, w.db.QueryRow("SELECT MAX(seq) FROM delayq_outbox_sent WHERE kind = 1").Scan(&last))
+				for i := range 20 {
+					w.enqueue(w.db, "more "+strconv.Itoa(i), delayq.ProcessIn(near))
+				}
+				w.drained()
+				require.NoError(w, w.db.QueryRow("SELECT MAX(seq) - 20 FROM delayq_outbox_sent").Scan(&next))
+				require.GreaterOrEqual(w, next, last, "writers would get keys of rows that wait")
+				require.Empty(w, w.dead())
+				require.Len(w, w.jobs("topic"), 7+waits+20)
+				info, err := w.client.Get(w.Context(), "topic", "used again")
+				require.NoError(w, err)
+				require.Equal(w, "second", string(info.Payload))
+				require.InDelta(w, 120, w.due("before"), 1)
+				require.InDelta(w, 120, w.due("kept 4"), 1)
+			})
+		})
+	}
+}
+
 // onRedis puts a world on a real Redis.
 func (w *world) onRedis() {
 	w.rdb, w.prefix = redistest.Shared(w.T), redistest.Prefix(w.T)
