@@ -140,6 +140,48 @@ func TestRowsReadAheadAreForgottenWithTheShard(t *testing.T) {
 	require.Empty(t, h.plan)
 }
 
+// Rows that are sent again come before those that the relay had read before.
+func TestRowsThatComeBackPassThoseReadAhead(t *testing.T) {
+	h, rdb := newHolding(t, Batch(1), Keep(time.Hour))
+	for i := range 20 {
+		h.enqueue(t, strconv.Itoa(i), 1)
+	}
+	for len(h.ahead) < 3 {
+		_, err := h.turn(t.Context())
+		require.NoError(t, err)
+	}
+	require.NoError(t, rdb.FlushAll(t.Context()).Err())
+	_, err := h.db.Exec("INSERT INTO delayq_outbox_resend (shard, since) VALUES (0, 1)")
+	require.NoError(t, err)
+	for h.again == 0 || len(h.plan) > 0 { // the plan in progress ends
+		_, err := h.turn(t.Context())
+		require.NoError(t, err)
+	}
+	require.NotEmpty(t, h.ahead)
+	_, err = h.turn(t.Context())
+	require.NoError(t, err)
+	for len(h.plan) == 0 {
+		_, err := h.turn(t.Context())
+		require.NoError(t, err)
+	}
+	require.Equal(t, "0", h.plan[0].ID)
+}
+
+// Rows that stay come before those that the relay had read before.
+func TestRowsThatStayPassThoseReadAhead(t *testing.T) {
+	h, _ := newHolding(t, Batch(1))
+	for i := range 20 {
+		h.enqueue(t, strconv.Itoa(i), 1)
+	}
+	for len(h.ahead) < 3 {
+		_, err := h.turn(t.Context())
+		require.NoError(t, err)
+	}
+	first := h.plan[0].ID
+	require.NoError(t, h.next(t.Context(), &ending{open: map[int]bool{0: true}}))
+	require.Equal(t, first, h.plan[0].ID)
+}
+
 // An idle relay looks at all rows once a second, and otherwise only at keys that are not passed.
 func TestLooksPassRowsThatWereSent(t *testing.T) {
 	h, _ := newHolding(t)
