@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -61,14 +60,8 @@ func (w *world) lose() {
 func TestResendAfterALoss(t *testing.T) {
 	eachWorld(t, func(w *world) {
 		start := time.Now().Add(-time.Minute)
-		var log strings.Builder
-		var mu sync.Mutex
-		logger := slog.New(slog.NewTextHandler(writer(func(p []byte) (int, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			return log.Write(p)
-		}), nil))
-		w.relay(outbox.Keep(time.Hour), outbox.Batch(3), outbox.Logger(logger))
+		var log diary
+		w.relay(outbox.Keep(time.Hour), outbox.Batch(3), log.option())
 		for _, id := range []string{"finished", "waits", "cancelled", "moved", "replaced"} {
 			w.enqueue(w.db, id, delayq.ProcessIn(near))
 		}
@@ -334,9 +327,11 @@ func TestKeptRowsAreTrimmed(t *testing.T) {
 		}
 		for round := range 12 {
 			stop := w.relay(outbox.Keep(time.Minute), outbox.Batch(5))
-			for i := range 10 {
-				w.enqueue(w.db, fmt.Sprint(round, " ", i))
-			}
+			w.tx(func(tx *sql.Tx) { // so that the relay sees all at once, and makes two plans of them
+				for i := range 10 {
+					w.enqueue(tx, fmt.Sprint(round, " ", i))
+				}
+			})
 			w.drained()
 			require.Eventually(w, func() bool { return w.kept() <= 20 }, time.Minute, time.Millisecond)
 			for _, id := range w.jobs("topic") {

@@ -45,6 +45,24 @@ func (d *diary) String() string {
 	return d.text.String()
 }
 
+// pauses returns how often a relay has said that it waits. It must say so once for each time, and
+// once that it continues. A machine that is too busy for a query can be a reason of its own.
+func (d *diary) pauses(t testing.TB) (n int) {
+	t.Helper()
+	waits := false
+	for line := range strings.Lines(d.String()) {
+		begins, ends := strings.Contains(line, "outbox relay waits"), strings.Contains(line, "outbox relay continues")
+		if !begins && !ends {
+			continue
+		}
+		require.NotEqual(t, waits, begins, "it was said twice:\n%s", d)
+		if waits = begins; begins {
+			n++
+		}
+	}
+	return n
+}
+
 func (d *diary) option() outbox.RelayOption {
 	return outbox.Logger(slog.New(slog.NewTextHandler(d, nil)))
 }
@@ -125,13 +143,12 @@ func TestShardIsLeftByARelayWithoutRedis(t *testing.T) {
 		w.until("A is ready", func() bool { return a.Ready() == nil && a.State().Held == 1 })
 		b, stopB := w.run(w.db, w.client)
 		w.until("B is ready", func() bool { return b.Ready() == nil })
-		require.Zero(w, b.State().Held)
 
 		require.NoError(w, server.Kill())
 		w.enqueue(w.db, "1")
 		w.until("B has sent it", func() bool { return len(w.jobs("topic")) == 1 })
 		w.until("A is not ready", func() bool { return a.Ready() != nil })
-		require.NoError(w, a.Live(), "a restart would not help")
+		w.until("A is live, a restart would not help", func() bool { return a.Live() == nil })
 		require.NoError(w, server.Restart())
 		w.drained()
 		stopB()
@@ -140,8 +157,8 @@ func TestShardIsLeftByARelayWithoutRedis(t *testing.T) {
 		w.until("A takes the shard", func() bool { return a.Ready() == nil && a.State().Held == 1 })
 		w.enqueue(w.db, "2")
 		w.drained()
-		require.Equal(w, 1, strings.Count(log.String(), "outbox relay waits"), log.String())
-		require.Equal(w, 1, strings.Count(log.String(), "outbox relay continues"), log.String())
+		require.NotZero(w, log.pauses(w))
+		w.until("the end is logged", func() bool { return strings.Contains(log.String(), "outbox relay continues") })
 
 		// A user whom Redis refuses everything is no better.
 		for _, setting := range []string{"nobody on >wrong +time +hello +client", "nobody resetpass >secret"} {
@@ -326,7 +343,7 @@ func TestSilentConnections(t *testing.T) {
 		w.drained()
 		require.Greater(t, g.made.Load(), int64(1))
 		w.until("A is ready again", func() bool { return a.Ready() == nil })
-		require.Equal(t, 1, strings.Count(log.String(), "outbox relay waits"), log.String())
+		require.NotZero(t, log.pauses(t))
 
 		// The lock of the shard is that of a transaction whose owner is not heard of again.
 		g.close(regexp.MustCompile(`(?s)UPDATE delayq_outbox_shards SET held_until = .{0,300}(number|innodb)`))
@@ -404,8 +421,8 @@ func TestPoolWithoutAConnection(t *testing.T) {
 		a, _ := w.run(narrow, w.client, log.option())
 		w.until("A has no connection", func() bool { return a.State().Err != nil })
 		require.ErrorContains(w, a.Ready(), "no connection to the database within 500ms")
-		require.NoError(w, a.Live())
-		require.Contains(w, log.String(), "no connection to the database")
+		w.until("A is live", func() bool { return a.Live() == nil })
+		w.until("it is logged", func() bool { return strings.Contains(log.String(), "no connection to the database") })
 		require.NoError(w, taken.Close())
 		w.drained()
 	})
@@ -443,9 +460,9 @@ func TestTopicThatRedisRefuses(t *testing.T) {
 		w.rdb = admin
 		w.left(func(s outbox.Stats) bool { return s.Rows == 6 })
 		require.Len(w, w.jobs("topic"), 6)
-		require.NoError(w, relay.Ready())
+		w.until("the relay is ready", func() bool { return relay.Ready() == nil })
 		require.Equal(w, 1, strings.Count(log.String(), "outbox topic waits"), log.String())
-		require.NotContains(w, log.String(), "outbox relay waits")
+		require.NotContains(w, log.String(), "topics of a plan", "no plan waits for them")
 
 		// A row that is old already is not dead because of that.
 		_, err := w.db.Exec("UPDATE delayq_outbox SET made = made - 3700000")
@@ -582,7 +599,7 @@ func TestTopicWithoutAnswers(t *testing.T) {
 		put("here", "2")
 		w.left(func(s outbox.Stats) bool { return s.Rows == 2 })
 		require.Len(w, w.jobs("here"), 2)
-		require.Equal(w, 1, relay.State().Held)
+		w.until("the relay holds the shard", func() bool { return relay.State().Held == 1 })
 		hook.on.Store(false)
 		w.drained()
 		require.ElementsMatch(w, []string{"1", "2"}, w.jobs("away"))
