@@ -237,6 +237,45 @@ func TestResendAfterKeysHaveStartedAgain(t *testing.T) {
 	}
 }
 
+// docs/outbox.md says how much memory a receipt of a kept plan takes.
+func TestMemoryOfReceipts(t *testing.T) {
+	redistest.Need(t)
+	if redistest.Major(t) != 7 {
+		t.Skip("the figure is that of Redis 7")
+	}
+	require.Contains(t, strings.Join(strings.Fields(read(t, "docs/outbox.md")), " "), "a key in Redis of about 250 bytes")
+	w := newWorld(t, databases[0].started())
+	w.rdb = redistest.Start(t, redistest.NoRoles...).Client(t)
+	w.client = delayq.NewClient(w.rdb)
+	w.relay(outbox.Keep(6 * time.Hour))
+	_, err := w.ob.Enqueue(t.Context(), outbox.Autocommit(w.db), "order:cancel", "1", nil)
+	require.NoError(t, err)
+	w.drained()
+	keys := w.rdb.Keys(t.Context(), "*:receipt:outbox.*").Val()
+	require.Len(t, keys, 1)
+	value := w.rdb.Get(t.Context(), keys[0]).Val()
+	used := func() int64 {
+		for line := range strings.Lines(w.rdb.Info(t.Context(), "memory").Val()) {
+			if text, ok := strings.CutPrefix(strings.TrimSpace(line), "used_memory:"); ok {
+				n, err := strconv.ParseInt(text, 10, 64)
+				require.NoError(t, err)
+				return n
+			}
+		}
+		return 0
+	}
+	const receipts = 50_000
+	before := used()
+	pipe := w.rdb.Pipeline()
+	for i := range receipts {
+		pipe.Set(t.Context(), strings.Replace(keys[0], ".0.t0.", "."+strconv.Itoa(30_000+3*i)+".t0.", 1), value, 7*24*time.Hour)
+	}
+	_, err = pipe.Exec(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, receipts+1, len(w.rdb.Keys(t.Context(), "*:receipt:outbox.*").Val()))
+	require.InDelta(t, 250, (used()-before)/receipts, 40)
+}
+
 // onRedis puts a world on a real Redis.
 func (w *world) onRedis() {
 	w.rdb, w.prefix = redistest.Shared(w.T), redistest.Prefix(w.T)
