@@ -4,7 +4,9 @@ import (
 	"database/sql"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -53,4 +55,36 @@ func TestRelayDeadRows(t *testing.T) {
 	rows, dead = left()
 	require.Equal(t, []int{1100, 0}, []int{rows, dead})
 	require.Zero(t, cli.do("", "relay", "--discard", "all").code)
+}
+
+// With --drop-duplicates the second row of an ID is deleted, and without it the row is dead.
+func TestRelayDropsDuplicates(t *testing.T) {
+	t.Parallel()
+	cli, client := onRealRedis(t)
+	for dead, flags := range [][]string{{"--drop-duplicates"}, nil} {
+		file := filepath.Join(t.TempDir(), "shop.db")
+		db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(10000)")
+		require.NoError(t, err)
+		defer func() { require.NoError(t, db.Close()) }()
+		box, err := outbox.New(outbox.SQLite)
+		require.NoError(t, err)
+		require.NoError(t, box.Migrate(t.Context(), db))
+		topic := "mail" + strings.Join(flags, "")
+		for range 2 {
+			_, err := box.Enqueue(t.Context(), outbox.Autocommit(db), topic, "twin", nil, delayq.ProcessIn(time.Hour))
+			require.NoError(t, err)
+		}
+		cmd := cli.command(append([]string{"relay"}, flags...)...)
+		cmd.Env = append(cmd.Env, "DELAYQ_DSN=sqlite://"+file)
+		require.NoError(t, cmd.Start())
+		t.Cleanup(func() { _ = cmd.Process.Kill() }) // if the test has failed
+		require.Eventually(t, func() bool {
+			s, err := box.Stats(t.Context(), db)
+			return err == nil && s.Rows == 0 && s.Dead == int64(dead)
+		}, time.Minute, time.Millisecond, flags)
+		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+		require.NoError(t, cmd.Wait())
+		_, err = client.Get(t.Context(), topic, "twin")
+		require.NoError(t, err)
+	}
 }
