@@ -22,9 +22,9 @@ const (
 
 // awayCodes are the codes of errors that concern Redis as a whole and not one call: it loads its
 // data, is a replica, has too few replicas, is part of a cluster that is down or moves its slots,
-// is busy with a script, refuses writes because it cannot save its data, or rejects the password. It
-// has carried out an earlier copy of the call, and refuses the write after which replicas could
-// confirm it.
+// is busy with a script, refuses writes because it cannot save its data, or rejects the password.
+// UNCONFIRMED is ours: Redis has carried out an earlier copy of the call, and refuses the write
+// after which replicas could confirm it.
 var awayCodes = map[string]bool{
 	"LOADING": true, "READONLY": true, "MASTERDOWN": true, "NOREPLICAS": true, "CLUSTERDOWN": true, "TRYAGAIN": true,
 	"MOVED": true, "ASK": true, "BUSY": true, "MISCONF": true, "WRONGPASS": true, CodeUnconfirmed: true,
