@@ -3,9 +3,11 @@ package main
 import (
 	"fmt"
 	"io"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/spf13/cobra"
@@ -125,19 +127,35 @@ with ">", before you use it.`,
 // A versionRecord is the version of the program.
 type versionRecord struct {
 	Version string `json:"version"`
-	Commit  string `json:"commit,omitempty"`
-	Time    string `json:"time,omitempty"` // of the commit
+	Commit  string `json:"commit,omitempty"` // as far as it is known: 12 digits of a pseudo-version
+	Time    string `json:"time,omitempty"`   // of the commit
+	Sum     string `json:"sum,omitempty"`    // of the module's files, as go.sum has it
 	Go      string `json:"go"`
 }
 
+// pseudo is the end of a version without a tag: the time of its commit, and 12 digits of its hash.
+var pseudo = regexp.MustCompile(`[-.](\d{14})-([0-9a-f]{12})(\+|$)`)
+
 func currentVersion() *versionRecord {
-	r := &versionRecord{Version: "devel", Go: runtime.Version()}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return r
+		info = new(debug.BuildInfo)
 	}
+	return versionOf(info)
+}
+
+// versionOf returns what a program knows of its origin. A build in a clone has the commit. One of
+// go install has the version and the sum of the module, and of the commit what the version says.
+func versionOf(info *debug.BuildInfo) *versionRecord {
+	r := &versionRecord{Version: "devel", Sum: info.Main.Sum, Go: runtime.Version()}
 	if info.Main.Version != "" {
 		r.Version = strings.Trim(info.Main.Version, "()")
+	}
+	if m := pseudo.FindStringSubmatch(r.Version); m != nil {
+		r.Commit = m[2]
+		if at, err := time.Parse("20060102150405", m[1]); err == nil {
+			r.Time = at.Format(time.RFC3339)
+		}
 	}
 	for _, s := range info.Settings {
 		switch s.Key {
@@ -159,7 +177,7 @@ func (a *app) versionCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			r := currentVersion()
 			return object(a, schemaVersion, r, r.Version, func(w io.Writer) error {
-				return a.fields(w, "version", r.Version, "commit", r.Commit, "time", r.Time, "go", r.Go)
+				return a.fields(w, "version", r.Version, "commit", r.Commit, "time", r.Time, "sum", r.Sum, "go", r.Go)
 			})
 		},
 	}
