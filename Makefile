@@ -40,7 +40,6 @@ otel: ## run the tests of the traces
 
 outbox: ## run the tests of the outbox on every database that is installed
 	cd outbox && go test ./...
-	cd outbox/pgxoutbox && go test ./...
 
 handlers: ## run the tests of the ready-made handlers, with every database that is installed
 	cd handlers && go test ./...
@@ -56,7 +55,35 @@ deploy: ## check the board, the rules and the files for Docker and Kubernetes
 bench: ## compare with asynq; ROWS is a pattern like 'enqueue|work' (default: all)
 	cd bench && go run . $(if $(ROWS),-rows '$(ROWS)')
 
+lint: ## check format, vet, staticcheck and go mod tidy in every module
+	bash .ci/lint
+
+tidy: ## go mod tidy of every module, with its siblings of this clone
+	go run ./cmd/release tidy
+
+licenses: ## write docs/licenses.md
+	go run ./cmd/release licenses -write
+
+api: ## compare the exported API with that of the last tag
+	go run ./cmd/release api
+
+stranger: ## fetch, build and install the modules as a user does
+	cd cmd/release && go test -run 'TestStranger' -v .
+
+release: ## check and set the version VERSION (0.1.0), and print the tags to push
+	go run ./cmd/release prepare $(or $(VERSION),$(error make release VERSION=0.1.0))
+
+next: ## begin the next version, after the tags of the last one are pushed
+	go run ./cmd/release next
+
+dist: ## build the program, its Debian package and its SBOM into DIR (default dist)
+	go run ./cmd/release dist $(or $(DIR),dist)
+
+vuln: ## look up known vulnerabilities of the dependencies (needs vuln.go.dev)
+	for dir in $$(git ls-files go.mod '*/go.mod' | xargs -n1 dirname); do \
+		(cd $$dir && go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./...) || exit 1; done
+
 ci: ## run everything that must hold before a change lands
 	bash .ci/run
 
-.PHONY: help test full race roles rings explore faults soak cli prom otel outbox handlers observe deploy bench ci
+.PHONY: help test full race roles rings explore faults soak cli prom otel outbox handlers observe deploy bench lint tidy licenses api stranger release next dist vuln ci

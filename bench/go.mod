@@ -2,20 +2,11 @@ module github.com/delayq/delayq/bench
 
 go 1.26.0
 
-replace (
-	github.com/delayq/delayq => ../
-	github.com/delayq/delayq/otel => ../otel
-	github.com/delayq/delayq/outbox => ../outbox
-	github.com/delayq/delayq/outbox/pgxoutbox => ../outbox/pgxoutbox
-	github.com/delayq/delayq/prom => ../prom
-)
-
 require (
-	github.com/delayq/delayq v0.0.0-00010101000000-000000000000
-	github.com/delayq/delayq/otel v0.0.0-00010101000000-000000000000
-	github.com/delayq/delayq/outbox v0.0.0-00010101000000-000000000000
-	github.com/delayq/delayq/outbox/pgxoutbox v0.0.0-00010101000000-000000000000
-	github.com/delayq/delayq/prom v0.0.0-00010101000000-000000000000
+	github.com/delayq/delayq v0.1.0
+	github.com/delayq/delayq/otel v0.1.0
+	github.com/delayq/delayq/outbox v0.1.0
+	github.com/delayq/delayq/prom v0.1.0
 	github.com/hibiken/asynq v0.26.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/redis/go-redis/v9 v9.23.0

@@ -3,8 +3,8 @@ module github.com/delayq/delayq/faults
 go 1.26.0
 
 require (
-	github.com/delayq/delayq v0.0.0
-	github.com/delayq/delayq/outbox v0.0.0-00010101000000-000000000000
+	github.com/delayq/delayq v0.1.0
+	github.com/delayq/delayq/outbox v0.1.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/stretchr/testify v1.12.1
@@ -33,9 +33,4 @@ require (
 	modernc.org/libc v1.80.1 // indirect
 	modernc.org/mathutil v1.7.1 // indirect
 	modernc.org/memory v1.12.1 // indirect
-)
-
-replace (
-	github.com/delayq/delayq => ../
-	github.com/delayq/delayq/outbox => ../outbox
 )

@@ -2,13 +2,9 @@ module github.com/delayq/delayq/handlers
 
 go 1.26.0
 
-replace github.com/delayq/delayq => ..
-
-replace github.com/delayq/delayq/outbox => ../outbox
-
 require (
-	github.com/delayq/delayq v0.0.0-00010101000000-000000000000
-	github.com/delayq/delayq/outbox v0.0.0-00010101000000-000000000000
+	github.com/delayq/delayq v0.1.0
+	github.com/delayq/delayq/outbox v0.1.0
 	github.com/emersion/go-sasl v0.0.0-20241020182733-b788ff22d5a6
 	github.com/emersion/go-smtp v0.25.1
 	github.com/go-sql-driver/mysql v1.10.1

@@ -2,10 +2,8 @@ module github.com/delayq/delayq/otel
 
 go 1.26.0
 
-replace github.com/delayq/delayq => ../
-
 require (
-	github.com/delayq/delayq v0.0.0-00010101000000-000000000000
+	github.com/delayq/delayq v0.1.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/redis/go-redis/extra/redisotel/v9 v9.23.0
 	github.com/redis/go-redis/v9 v9.23.0
@@ -22,7 +20,7 @@ require (
 	github.com/alicebob/miniredis/v2 v2.40.0 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
-	github.com/delayq/delayq/prom v0.0.0-00010101000000-000000000000
+	github.com/delayq/delayq/prom v0.1.0
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
 	github.com/google/uuid v1.6.0 // indirect
@@ -42,5 +40,3 @@ require (
 	golang.org/x/sys v0.48.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 )
-
-replace github.com/delayq/delayq/prom => ../prom

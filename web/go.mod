@@ -2,10 +2,8 @@ module github.com/delayq/delayq/web
 
 go 1.26.0
 
-replace github.com/delayq/delayq => ..
-
 require (
-	github.com/delayq/delayq v0.0.0-00010101000000-000000000000
+	github.com/delayq/delayq v0.1.0
 	github.com/redis/go-redis/v9 v9.19.0
 	github.com/stretchr/testify v1.12.1
 	github.com/vmihailenco/msgpack/v5 v5.4.1

@@ -2,16 +2,10 @@ module github.com/delayq/delayq/example/observe
 
 go 1.26.0
 
-replace (
-	github.com/delayq/delayq => ../..
-	github.com/delayq/delayq/otel => ../../otel
-	github.com/delayq/delayq/prom => ../../prom
-)
-
 require (
-	github.com/delayq/delayq v0.0.0-00010101000000-000000000000
-	github.com/delayq/delayq/otel v0.0.0-00010101000000-000000000000
-	github.com/delayq/delayq/prom v0.0.0-00010101000000-000000000000
+	github.com/delayq/delayq v0.1.0
+	github.com/delayq/delayq/otel v0.1.0
+	github.com/delayq/delayq/prom v0.1.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/stretchr/testify v1.12.1

@@ -4,8 +4,8 @@ go 1.26.0
 
 require (
 	entgo.io/ent v0.14.5
-	github.com/delayq/delayq v0.0.0-00010101000000-000000000000
-	github.com/delayq/delayq/outbox v0.0.0-00010101000000-000000000000
+	github.com/delayq/delayq v0.1.0
+	github.com/delayq/delayq/outbox v0.1.0
 	github.com/glebarez/go-sqlite v1.21.2
 	github.com/glebarez/sqlite v1.11.0
 	github.com/jmoiron/sqlx v1.4.0
@@ -36,7 +36,3 @@ require (
 	modernc.org/memory v1.12.1 // indirect
 	modernc.org/sqlite v1.62.0 // indirect
 )
-
-replace github.com/delayq/delayq => ../..
-
-replace github.com/delayq/delayq/outbox => ../../outbox

@@ -2,14 +2,9 @@ module github.com/delayq/delayq/example/shop
 
 go 1.26.0
 
-replace (
-	github.com/delayq/delayq => ../..
-	github.com/delayq/delayq/outbox => ../../outbox
-)
-
 require (
-	github.com/delayq/delayq v0.0.0-00010101000000-000000000000
-	github.com/delayq/delayq/outbox v0.0.0-00010101000000-000000000000
+	github.com/delayq/delayq v0.1.0
+	github.com/delayq/delayq/outbox v0.1.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/stretchr/testify v1.12.1
 	modernc.org/sqlite v1.62.0

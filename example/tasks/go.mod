@@ -2,16 +2,10 @@ module github.com/delayq/delayq/example/tasks
 
 go 1.26.0
 
-replace (
-	github.com/delayq/delayq => ../..
-	github.com/delayq/delayq/handlers => ../../handlers
-	github.com/delayq/delayq/outbox => ../../outbox
-)
-
 require (
-	github.com/delayq/delayq v0.0.0-00010101000000-000000000000
-	github.com/delayq/delayq/handlers v0.0.0-00010101000000-000000000000
-	github.com/delayq/delayq/outbox v0.0.0-00010101000000-000000000000
+	github.com/delayq/delayq v0.1.0
+	github.com/delayq/delayq/handlers v0.1.0
+	github.com/delayq/delayq/outbox v0.1.0
 	github.com/emersion/go-smtp v0.25.1
 	github.com/stretchr/testify v1.12.1
 	go.yaml.in/yaml/v3 v3.0.5
