@@ -427,7 +427,7 @@ func (h *hooks) apart(f func()) {
 // Listens reports whether there are script hooks.
 func (h *hooks) Listens() bool { return len(h.script) > 0 }
 
-// called calls the script hooks.
+// Called calls the script hooks.
 func (h *hooks) Called(event script.Event) {
 	for _, x := range h.script {
 		h.apart(func() { x.Script(ScriptEvent(event)) })

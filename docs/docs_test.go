@@ -436,7 +436,7 @@ func TestGoroutinesAreAllContained(t *testing.T) {
 		ast.Inspect(file, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.GoStmt:
-				require.Equal(t, "internal/contain/crash.go", path, "a goroutine that launch has not started")
+				require.Equal(t, "internal/contain/launch.go", path, "a goroutine that launch has not started")
 				started++
 			case *ast.SelectorExpr:
 				require.NotEqual(t, "Go", n.Sel.Name, "%s: a goroutine that launch has not started", path)

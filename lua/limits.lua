@@ -1,4 +1,5 @@
--- limits: sets the limits of a topic.
+-- limits: sets the limits of a topic. take judges them: the parts take_bounds (of the topic),
+-- take_rations (of keys) and take_rate of the prelude.
 --
 -- KEYS[1]  meta      hash, settings of the topic made by operators
 -- KEYS[2]  receipt   string, the last call of the series and its reply

@@ -1,3 +1,5 @@
+// The acts on jobs that are named. Acts on a query are in act_bulk.go.
+
 package main
 
 import (

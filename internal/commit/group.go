@@ -256,7 +256,7 @@ func (g *Group) covered(got, asked int) {
 	}
 }
 
-// A chunk is the set of operations that are sent together. It has at most chunkJobs, and no further
+// The bounds of the operations that are sent together. A flight has at most ChunkJobs, and no further
 // one once it has chunkBytes of new jobs. That bounds how long Redis is busy with it.
 const (
 	ChunkJobs  = 500

@@ -41,7 +41,7 @@ type Wire struct {
 // unsure marks an error after which the outcome of a call is unknown.
 func (c *Wire) unsure(err error) error { return script.Unsure(c.Redis, err) }
 
-// Groups are those of the topics that a client uses.
+// Groups holds one Group for each topic that a client uses.
 type Groups struct {
 	Wire
 	air   airspace

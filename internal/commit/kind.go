@@ -19,7 +19,7 @@ type Kind struct {
 
 	// words returns the arguments before those of the jobs, without the number of the call.
 	words func(g *Group) []any
-	// job adds the arguments about one job, which are so many.
+	// job adds the arguments about one job. width is their number.
 	job   func(c *script.Call, o *Op)
 	width int
 	// read settles operations by the reply of the script. It leaves out those that the script has

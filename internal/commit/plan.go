@@ -106,7 +106,7 @@ func (c *Groups) failedCall(name string, failed error) (lost string, err error) 
 }
 
 // callNames names the calls of a topic in a plan. Each group of rows has an index. A call for those
-// that a reply has left has the index of its group, and says the how-many-th such call it is.
+// that a reply has left has the index of its group, followed by r1, r2 and so on.
 type callNames struct {
 	sealed bool   // otherwise each call has an index, as in the plans of earlier releases
 	only   string // the name that all have

@@ -53,8 +53,8 @@ func (g *Group) Announce(ctx context.Context) error {
 
 // Confirm adds the topic to the set of topics after Redis has stored something in it and said that
 // it did not know the topic: it has lost its data, or somebody has removed the topic since it was
-// announced. The end of the caller's context does not keep Confirm from it. If Redis does not take
-// the name, the client adds it in the background.
+// announced. Confirm does this even if the caller's context has ended. If Redis does not take the
+// name, the client adds it in the background.
 func (g *Group) Confirm(ctx context.Context) {
 	now := time.Now()
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)

@@ -79,7 +79,7 @@ type Doctor struct {
 	late       []string // IDs with an impossible time in the bucket
 }
 
-// newDoctor returns a doctor for a topic, which with repair also mends what it finds.
+// New returns a doctor for a topic, which with repair also mends what it finds.
 func New(scripts script.Caller, rdb redis.Cmdable, k *script.Keys, repair bool) *Doctor {
 	d := &Doctor{
 		Scripts: scripts, rdb: rdb, keys: k, Report: Report{Found: make(map[string]int)}, seed: maphash.MakeSeed(),

@@ -89,7 +89,7 @@ type plan struct {
 	next  schedule.Rhythm
 }
 
-// newFirer returns the firer of a topic. exec calls a script of the topic, and goes on when the
+// New returns the firer of a topic. exec calls a script of the topic, and goes on when the
 // loop that fires is stopped.
 func New(
 	k *script.Keys, tick time.Duration, calendars schedule.Calendars, log *slog.Logger,

@@ -26,7 +26,7 @@ type Loop struct {
 	// begins.
 	woken atomic.Bool
 
-	// The following fields are guarded by loops.mu.
+	// The following fields are guarded by of.mu.
 
 	pool   *Pool
 	on     *Pool // the pool in whose queue the loop is, or whose goroutine runs its step
@@ -54,7 +54,7 @@ type Next struct {
 	Over bool // there is no next step
 }
 
-// forever is a rest that only a wake-up ends.
+// Forever is a rest that only a wake-up ends.
 const Forever = time.Duration(math.MaxInt64)
 
 var (
@@ -244,7 +244,7 @@ func (ls *Group) timeUp() {
 type Pool struct {
 	of *Group
 
-	// The following fields are guarded by loops.mu.
+	// The following fields are guarded by of.mu.
 
 	limit   int // most goroutines
 	count   int // goroutines

@@ -21,7 +21,7 @@ func Backoff(attempt int, first, limit int64) time.Duration {
 }
 
 // A Pace is the backoff of a loop whose calls fail. It starts at 50 ms and doubles up to 1 s;
-// up to a fifth is added at random. It is the backoff of jobs with other numbers.
+// up to a fifth is added at random. The formula is that of Backoff, with other bounds.
 type Pace struct{ failures int }
 
 const (

@@ -15,7 +15,7 @@ import (
 // A Sign is the sign of life of a loop: the time by which the loop must move on. It begins a turn:
 // now. It calls Redis: when the call is over at the latest, so that a Redis that does not answer is
 // not mistaken for a loop that does not turn. It rests: at the end of the rest. It waits to be
-// woken: never. A loop is late if that time is long past; see [Server.Health].
+// woken: never. A loop is late if that time is long past; the health of a server says so.
 //
 // The calls find the sign of their loop in the context. A nil sign ignores all calls.
 type Sign struct {
@@ -24,7 +24,7 @@ type Sign struct {
 	parts  atomic.Pointer[[]*Sign] // not nil: the loop waits for goroutines that have these signs
 }
 
-// never is the time of a loop that waits to be woken.
+// Never is the time of a loop that waits to be woken.
 const Never = math.MaxInt64
 
 // epoch is the origin of nanos. They are counted by the monotonic clock, so nobody can set them.

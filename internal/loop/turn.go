@@ -8,7 +8,7 @@ type Turn struct {
 
 func (g *Sign) TurnOf(name string) Turn { return Turn{name, g.turned.Load(), g.due()} }
 
-// turning returns the turns of loops in lists, without those that are over. A loop that waits in
+// Turns returns the turns of loops in lists, without those that are over. A loop that waits in
 // the queue of its pool is not late before a goroutine of the pool must move on: these may all wait
 // for Redis.
 func (ls *Group) Turns(lists [][]*Loop) [][]Turn {

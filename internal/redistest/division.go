@@ -339,7 +339,7 @@ func function() (name string) {
 			break
 		}
 		dir, under := strings.CutPrefix(path.Dir(f.File), root)
-		if !under || !slices.Contains(libraryDirs, dir) || path.Base(f.File) == "crash.go" {
+		if !under || !slices.Contains(libraryDirs, dir) || path.Base(f.File) == "launch.go" {
 			// it starts goroutines for others
 			continue
 		}

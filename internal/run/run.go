@@ -88,7 +88,7 @@ func (c *Context) Value(key any) any {
 // String keeps fmt from looking into the run.
 func (c *Context) String() string { return fmt.Sprintf("%v.Handler", c.Context) }
 
-// SetTrace sets the traceparent that is kept with the error of the run.
+// setTrace sets the traceparent that is kept with the error of the run.
 func (c *Context) setTrace(traceparent string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -102,10 +102,10 @@ func (r *Run) TraceParent() string {
 	return cmp.Or(r.trace, r.Options.Headers["traceparent"])
 }
 
-// inRun reports whether ctx is the context of a handler.
+// In reports whether ctx is the context of a handler.
 func In(ctx context.Context) bool { return ctx.Value(runKey{}) != nil }
 
-// SetTrace sets that traceparent in the runs of a handler's context.
+// setTrace sets that traceparent in the runs of a handler's context.
 func SetTrace(ctx context.Context, traceparent string) {
 	switch c := ctx.Value(runKey{}).(type) {
 	case *Context:
@@ -161,8 +161,8 @@ func (r *Run) ownDoing(now time.Time) bool {
 	return r.Replaced || r.replacing > 0 && now.Before(r.Until)
 }
 
-// Why returns the reason why a job no longer belongs to its run. The letter is letterGone if the
-// job does not exist, and letterLost if it has another lease or none. Without a control message, a
+// Why returns the reason why a job no longer belongs to its run. The letter is LetterGone if the
+// job does not exist, and LetterLost if it has another lease or none. Without a control message, a
 // job that another caller replaced looks like one whose lease ran out.
 func (r *Run) Why(letter byte, now time.Time) error {
 	switch {
@@ -265,5 +265,5 @@ func (r *Run) AddEnd(f func(Ended)) {
 	}
 }
 
-// TakeEnds returns the functions of addEnd, the last one first, and removes them.
+// TakeEnds returns the functions of AddEnd, the last one first, and removes them.
 func (r *Run) TakeEnds() *End { return r.ends.Swap(nil) }

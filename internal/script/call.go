@@ -293,11 +293,11 @@ func (c Caller) finish(ctx context.Context, call *Call) {
 	}
 }
 
-// errUnknown is the outcome of a request that was sent and that Redis has not answered.
+// ErrUnknown is the outcome of a request that was sent and that Redis has not answered.
 var ErrUnknown = errors.New("delayq: no answer from Redis, outcome unknown")
 
-// errCut is the reason of a call that has ended its goroutine, as a hook of the caller's go-redis
-// client can. errCutOff is its outcome: it may have been carried out.
+// ErrCut is the reason of a call that has ended its goroutine, as a hook of the caller's go-redis
+// client can. ErrCutOff is its outcome: it may have been carried out.
 var (
 	ErrCut    = errors.New("the call was cut off")
 	ErrCutOff = fmt.Errorf("%w: %w", ErrUnknown, ErrCut)

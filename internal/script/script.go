@@ -172,7 +172,7 @@ func Digests() map[string]string {
 	return list
 }
 
-// errReply is the error for a reply that this release does not understand.
+// ErrReply is the error for a reply that this release does not understand.
 var ErrReply = errors.New("delayq: unexpected reply")
 
 // Letters of replies about many jobs, one letter for each job. Each means the same in every script.
@@ -213,7 +213,7 @@ func (r Reply) Status() string {
 	return r.Text(0)
 }
 
-// Text, number and list read one value. A missing value or one of another kind reads as zero.
+// Text, Number and List read one value. A missing value or one of another kind reads as zero.
 func (r Reply) Text(i int) string {
 	if i < len(r) {
 		s, _ := r[i].(string)
@@ -326,7 +326,7 @@ type WrongKeys []string
 
 func (w WrongKeys) Error() string { return fmt.Sprintf("%s %q", CodeWrongType, []string(w)) }
 
-// RedisError marks wrongKeys as an error of Redis, for answered.
+// RedisError marks WrongKeys as an error of Redis, for Answered.
 func (w WrongKeys) RedisError() {}
 
 // Exec executes a script of a topic with the keys that its header names. receipt is the only one

@@ -30,8 +30,8 @@ type Judge interface {
 	Steers(err error) bool
 }
 
-// An Observer is told what happens. Its calls return, however the code of the user ends that they
-// call.
+// An Observer is told what happens. Its methods always return, even if code of the user that they
+// call panics or exits its goroutine.
 type Observer interface {
 	// Begun is told that a run begins, and returns the context for its handler.
 	Begun(ctx context.Context, r *run.Run) context.Context

@@ -13,7 +13,7 @@ import (
 )
 
 // The history of a topic is what happened in each of its last minutes and hours. Servers count the
-// runs that end and send the numbers every historyEvery. These calls are apart from those that
+// runs that end and send the numbers every HistoryEvery. These calls are apart from those that
 // settle jobs. If one fails, its numbers go with a later one.
 const (
 	HistoryEvery = 10 * time.Second

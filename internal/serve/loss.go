@@ -26,7 +26,7 @@ const errData = "Redis has lost jobs of this topic: its counter of takes is %d a
 func (s *Server) countTakes(ctx context.Context, topics []*Topic) ([]int64, error) {
 	call, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	loop.SignOf(ctx).Call(call) // the clients of a cluster's nodes have no signHook
+	loop.SignOf(ctx).Call(call) // the clients of a cluster's nodes have no SignHook
 	defer loop.SignOf(ctx).Called()
 	answers := make([]*redis.StringCmd, len(topics))
 	pipes := make(map[redis.UniversalClient]redis.Pipeliner) // of each master

@@ -2,7 +2,7 @@ package serve
 
 // adjustLocked tells the pool of the topic how many workers the topic needs. finished is the number
 // of those that have just ended their handlers. It does nothing for a topic without a pool.
-// The caller unlocks t.mu with unlock.
+// The caller unlocks t.Mu with unlock.
 func (t *Topic) adjustLocked(finished int) { t.adjustToLocked(t.Workers.Needs(), finished) }
 
 func (t *Topic) adjustToLocked(needs, finished int) {
@@ -14,7 +14,7 @@ func (t *Topic) adjustToLocked(needs, finished int) {
 	w.Has, w.Share, t.Workers.given = w.Member.Adjust(needs, finished, t.Workers.given)
 }
 
-// unlock releases t.mu. Then it tells the topics that were given workers meanwhile.
+// unlock releases t.Mu. Then it tells the topics that were given workers meanwhile.
 func (t *Topic) unlock() {
 	given := t.Workers.given
 	t.Workers.given = nil

@@ -63,7 +63,7 @@ func (s *Server) greet(ctx context.Context) error {
 		if script.Away(err) {
 			return fmt.Errorf("run: note topics: %w", script.Hinted(err))
 		}
-		// Only Topics needs them. A Redis that is full must still be worked off.
+		// Only Topics needs them. The jobs of a Redis that is full must still be run.
 		s.Log.Error("topics not recorded", "err", err)
 	}
 	s.outage.Answered("start")

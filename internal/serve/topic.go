@@ -206,7 +206,7 @@ type topicCall struct {
 	script  *script.Script
 	jobs    int            // number reported to the script hooks
 	receipt string         // key of the receipt, if the script leaves one
-	timeout time.Duration  // default: callTimeout
+	timeout time.Duration  // default: CallTimeout
 	caller  *script.Caller // default: the server's
 	// The call goes on after its loop is stopped; its result is then ignored.
 	outlives bool

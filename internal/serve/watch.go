@@ -147,7 +147,7 @@ func (s *Server) watchLoop(ctx context.Context) {
 	}
 }
 
-// eachNode makes calls about topics side by side, each for at most watchLimit topics of one node.
+// eachNode makes calls about topics side by side, each for at most WatchLimit topics of one node.
 // It returns their number and one of their errors.
 func (s *Server) eachNode(
 	ctx context.Context, by map[*Node][]watched, call func(ctx context.Context, n *Node, some []watched) error,
@@ -252,7 +252,7 @@ func (s *Server) watchCall(ctx context.Context, n *Node, some []watched) (now in
 func (s *Server) askNode(ctx context.Context, n *Node, script *script.Script, keys []any, args ...any) (script.Reply, error) {
 	call, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	if g := loop.SignOf(ctx); !n.Only { // the client of a cluster's node has no signHook
+	if g := loop.SignOf(ctx); !n.Only { // the client of a cluster's node has no SignHook
 		g.Call(call)
 		defer g.Called()
 	}

@@ -46,14 +46,14 @@ func (t *Topic) rested() {
 	t.latches.resumed, t.latches.place = latch{}, latch{}
 }
 
-// noteTook is workers.took.
+// noteTook is Workers.Took.
 func (t *Topic) noteTook(d time.Duration, n int) {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
 	t.Workers.Took(d, n)
 }
 
-// patience is workers.patience.
+// patience is Workers.Patience.
 func (t *Topic) patience() time.Duration {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
@@ -109,7 +109,7 @@ func (t *Topic) hasIdleWorker() bool {
 	return t.Workers.Unclaimed() > 0
 }
 
-// reserve is workers.reserve. In a pool, it first claims workers. If there are none, the topic
+// reserve is Workers.Reserve. In a pool, it first claims workers. If there are none, the topic
 // waits for one.
 func (t *Topic) reserve(full bool) (n, free int) {
 	t.Mu.Lock()
@@ -124,7 +124,7 @@ func (t *Topic) reserve(full bool) (n, free int) {
 	return n, free
 }
 
-// expect is workers.expect. It wakes the second taker if that can take many more at the same time.
+// expect is Workers.Expect. It wakes the second taker if that can take many more at the same time.
 func (t *Topic) expect(reserved, got int, many bool) {
 	t.Mu.Lock()
 	defer t.unlock()

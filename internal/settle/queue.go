@@ -2,7 +2,7 @@ package settle
 
 import "github.com/delayq/delayq/internal/script"
 
-// settleLimit is the most jobs that one call settles. From settlePile jobs on, a second call runs
+// Limit is the most jobs that one call settles. From Pile jobs on, a second call runs
 // beside the first, so that Redis has work while a reply is on its way.
 const (
 	Limit = 500

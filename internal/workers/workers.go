@@ -113,7 +113,7 @@ func (w *Workers) Gathers() bool {
 	return len(w.Next) > 0 && len(w.Next) < w.Seat() && (w.Coming > 0 || w.more) && !w.Hasty
 }
 
-// Begun returns how many jobs a batch has that waits for the jobs of a take. That is for n jobs.
+// Begun returns the size of the partial batch that a take of n jobs will complete.
 func (w *Workers) Begun(n int) int {
 	if !w.more || w.Hasty {
 		return 0

@@ -1,4 +1,6 @@
 
+-- order: whether the jobs of a key run in their order. The part place has that order, and the parts
+-- block and take_rations hold a key back.
 -- Gives: order_of
 
 -- order_of reads from the field flow of meta whether the jobs of each key run in their order, and

@@ -70,7 +70,7 @@ func (t *Topic) unpark(ctx context.Context) error {
 	}
 }
 
-// UnparkAll gives all keys of a topic that wait because of their limits their turns. Takes park
+// UnparkAll gives a turn to every key of a topic that is parked by its limits. Takes park
 // them again if the limits are still reached.
 func UnparkAll(ctx context.Context, c script.Caller, k *script.Keys) error {
 	for rest, first := int64(1), true; rest > 0; rest, first = rest-1, false {
