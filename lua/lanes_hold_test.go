@@ -218,19 +218,6 @@ func TestWrongTypeWhenAHoldEnds(t *testing.T) {
 	}
 }
 
-// A promote that cannot read the holds has moved nothing.
-func TestPromoteBesideAWrongTypeOfHeld(t *testing.T) {
-	eachHand(t, func(t *testing.T, h *Hand) {
-		h.Put("+1000", "a")
-		h.Hasten(time.Hour)
-		require.NoError(t, h.RDB.Set(t.Context(), h.Keys.Held, "wrong", 0).Err())
-		before := redistest.Dump(t, h.RDB, h.Prefix())
-		_, err := h.TryPromote(10, 0)
-		require.Error(t, err)
-		require.Equal(t, before, redistest.Dump(t, h.RDB, h.Prefix()))
-	})
-}
-
 // Holds that are over do not count, whether a server has removed them or not.
 func TestKeyHoldsThatAreOverDoNotCount(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {

@@ -256,8 +256,8 @@ func (g *Group) covered(got, asked int) {
 	}
 }
 
-// The bounds of the operations that are sent together. A flight has at most ChunkJobs, and no further
-// one once it has chunkBytes of new jobs. That bounds how long Redis is busy with it.
+// The bounds of the operations that are sent together. A flight has at most ChunkJobs, and no
+// further one once it has chunkBytes of new jobs. That bounds how long Redis is busy with it.
 const (
 	ChunkJobs  = 500
 	chunkBytes = 1 << 20

@@ -455,10 +455,9 @@ func (k *taker) restForPlace() {
 // restForStart makes the loop rest until the start that Redis has promised, or until an earlier one
 // that it has promised before: the answer to a request that came too early can name a later one.
 //
-// Redis computed the wait at least the travel time of the reply earlier. The next request arrives at
-// least its own travel time after it is sent. So a request that is sent at
-// the end of the wait, less the shortest round trip, does not come too early, and is not late by
-// the length of the link.
+// Redis computed the wait at least the travel time of the reply earlier. The next request arrives
+// at least its own travel time after it is sent. So a request that is sent at the end of the wait,
+// less the shortest round trip, does not come too early, and is not late by the length of the link.
 func (k *taker) restForStart(us int64) {
 	start := k.replied.Add(time.Duration(us)*time.Microsecond - k.trip)
 	if !k.start.After(k.replied) || start.Before(k.start) {

@@ -94,7 +94,7 @@ func TestWatchTellsTheEarliestHead(t *testing.T) {
 				look(t, h, c.want)
 			})
 		}
-		for _, key := range []string{"bucket", "leases", "slots", "handoff", "waiting", "held"} {
+		for _, key := range []string{"bucket", "leases", "slots", "handoff", "waiting"} {
 			t.Run("wrong type of "+key, func(t *testing.T) {
 				h := hand.New(t, rdb, far.Prefix(), "wrong "+key)
 				add(h.Keys.Slots, in(time.Minute), "s")
