@@ -51,7 +51,7 @@ local limit, heal, channel, topic = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 
 local lapsed = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, limit)
 local due = redis.call('ZRANGEBYSCORE', bucket, '-inf', now, 'LIMIT', 0, limit)
--- With pcall: what is known of keys stops no job if it is of a wrong type.
+-- With pcall: a key of a wrong type that only keys use must not stop jobs without keys.
 local freed = redis.pcall('ZRANGEBYSCORE', held, '-inf', now, 'LIMIT', 0, limit)
 local again = redis.pcall('ZRANGEBYSCORE', parked, '-inf', now, 'LIMIT', 0, limit)
 

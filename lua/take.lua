@@ -43,7 +43,7 @@
 -- ARGV[13]  batch     most jobs of a batch
 --
 -- The parts of the prelude say more: take_repeat what a take gets of those before it, take_bounds
--- and take_gather how many jobs it may lease, take_turns which keys are served, take_rations what
+-- and take_gather how many jobs it may lease, take_heads which keys are served, take_rations what
 -- their limits let it lease, and take_list which IDs in handoff and ready count. At most 1,000 IDs
 -- are looked at. A request that arrives after a later one does nothing.
 --

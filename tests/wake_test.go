@@ -26,18 +26,19 @@ var waiters = map[string]int{"BLMOVE": 1, "rings": 6} // topics
 type wakeBench struct {
 	*queuetest.Bubble
 	topics int
-	wire   *queuetest.Wire // of the first server
-	first  *queuetest.Running
-	end    chan error // what the handler of the job "first" returns
+	wire   *queuetest.Wire    // of the server that runs the job "first"
+	first  *queuetest.Running // that server
+	end    chan error         // what the handler of that job returns
 
 	mu     sync.Mutex
 	starts []string
 	at     []time.Time
+	by     []*queuetest.Wire // of the servers of these starts
 }
 
-func (w *wakeBench) handle(ctx context.Context, job *delayq.Job) error {
+func (w *wakeBench) handle(ctx context.Context, job *delayq.Job, by *queuetest.Wire) error {
 	w.mu.Lock()
-	w.starts, w.at = append(w.starts, job.ID), append(w.at, time.Now())
+	w.starts, w.at, w.by = append(w.starts, job.ID), append(w.at, time.Now()), append(w.by, by)
 	w.mu.Unlock()
 	if job.ID != "first" && job.ID != w.SlotID("s", time.Minute) {
 		return nil
@@ -50,17 +51,27 @@ func (w *wakeBench) handle(ctx context.Context, job *delayq.Job) error {
 	}
 }
 
-func (w *wakeBench) serve(wire *queuetest.Wire) *queuetest.Running {
-	rdb := w.RDB
-	if wire != nil {
-		rdb = wire.Client(w.T)
-	}
-	return queuetest.ServeMany(w.T, rdb, queuetest.Prefix, func(s *delayq.Server) {
-		require.NoError(w, s.HandlerFunc("a", w.handle, delayq.Concurrency(5)))
+func (w *wakeBench) serve() (*queuetest.Running, *queuetest.Wire) {
+	wire := queuetest.NewWire(w.Redis)
+	return queuetest.ServeMany(w.T, wire.Client(w.T), queuetest.Prefix, func(s *delayq.Server) {
+		handle := func(ctx context.Context, job *delayq.Job) error { return w.handle(ctx, job, wire) }
+		require.NoError(w, s.HandlerFunc("a", handle, delayq.Concurrency(5)))
 		for i := range w.topics - 1 {
 			require.NoError(w, s.HandlerFunc(fmt.Sprint("other", i), queuetest.Nothing))
 		}
-	}, delayq.Drain(0), delayq.Lease(10*time.Second), delayq.DeadLimit(100, time.Minute))
+	}, delayq.Drain(0), delayq.Lease(10*time.Second), delayq.DeadLimit(100, time.Minute)), wire
+}
+
+// runs notes which of two servers runs the job "first". The embedded Redis gives a job to any of
+// those that block, and not to the one that has blocked for the longest time.
+func (w *wakeBench) runs(a, b *queuetest.Running, wireA, wireB *queuetest.Wire) {
+	w.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	require.Equal(w, []string{"first"}, w.starts)
+	if w.first, w.wire = a, wireA; w.by[0] == wireB {
+		w.first, w.wire = b, wireB
+	}
 }
 
 // wantAt requires that the next start is one of these jobs, at a time.
@@ -76,22 +87,22 @@ func (w *wakeBench) wantAt(at time.Time, ids ...string) {
 func (w *wakeBench) forget() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.starts, w.at = nil, nil
+	w.starts, w.at, w.by = nil, nil, nil
 }
 
 func eachWaiter(t *testing.T, name string, test func(w *wakeBench)) {
 	for waiter, topics := range waiters {
 		t.Run(name+", "+waiter, func(t *testing.T) {
 			queuetest.InBubble(t, func(b *queuetest.Bubble) {
-				test(&wakeBench{Bubble: b, topics: topics, wire: queuetest.NewWire(b.Redis), end: make(chan error)})
+				test(&wakeBench{Bubble: b, topics: topics, end: make(chan error)})
 			})
 		})
 	}
 }
 
 // Whatever ends a run wakes whoever can start the job that waits for its place: in the topic, in
-// its key, or in the order of the key. The first server runs the job and waits for others. The
-// second one was refused.
+// its key, or in the order of the key. One server runs the job and waits for others. The other one
+// was refused.
 func TestEndsOfRunsWake(t *testing.T) {
 	tell := func(err error) func(w *wakeBench) time.Time {
 		return func(w *wakeBench) time.Time {
@@ -137,16 +148,17 @@ func TestEndsOfRunsWake(t *testing.T) {
 		for place, limits := range places {
 			eachWaiter(t, name+", place of "+place, func(w *wakeBench) {
 				require.NoError(w, w.Client.SetLimits(w.Context(), "a", limits))
-				w.first = w.serve(w.wire)
+				a, wireA := w.serve()
 				w.Pass(100 * time.Millisecond)
-				w.serve(nil)
+				b, wireB := w.serve()
 				w.Pass(1400 * time.Millisecond)
 				var key []delayq.JobOption
 				if place != "topic" {
 					key = append(key, delayq.Key("k"))
 				}
 				w.Enqueue("a", "first", append(key, delayq.Retry(3))...)
-				w.Pass(1600 * time.Millisecond) // beyond a tick: both wait, the second one longer
+				w.Pass(1600 * time.Millisecond) // beyond a tick: both wait
+				w.runs(a, b, wireA, wireB)
 				w.Enqueue("a", "next", key...)
 				w.Pass(70 * time.Millisecond) // no tick of the first one finds the job
 				w.forget()
@@ -173,8 +185,8 @@ func TestEndsOfRunsWake(t *testing.T) {
 // The end of a run fires the slot that waits for it, whichever server has found the slot due.
 func TestEndOfARunFiresTheSlotThatWaits(t *testing.T) {
 	eachWaiter(t, "slot", func(w *wakeBench) {
-		w.serve(nil)
-		w.serve(nil)
+		w.serve()
+		w.serve()
 		require.NoError(w, w.Client.Schedule(w.Context(), "a", "s", delayq.Every(time.Minute), nil, delayq.OverlapQueueOne))
 		w.Pass(time.Until(w.Began.Add(2 * time.Minute)))
 		w.forget()
@@ -310,8 +322,8 @@ func TestChangesWake(t *testing.T) {
 		},
 	} {
 		eachWaiter(t, name, func(w *wakeBench) {
-			w.serve(nil)
-			w.serve(nil)
+			w.serve()
+			w.serve()
 			w.Pass(1370 * time.Millisecond)
 			c.before(w)
 			w.Pass(1370 * time.Millisecond)

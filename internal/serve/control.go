@@ -29,7 +29,7 @@ func (s *Server) controlLoop(ctx context.Context) {
 			if s.watch.left(t) == 0 {
 				t.wake()
 			}
-			t.resume()
+			t.resume(false)
 			t.doubt()
 		}
 		s.lookNow()
@@ -142,7 +142,7 @@ func (s *Server) obey(text string) {
 			t.ring()
 		}
 	case "resume":
-		t.resume()
+		t.resume(m.Fence == aPlace)
 	case "cancel":
 		t.cancelRun(m.Job, m.Fence, run.ErrCancelled)
 		t.placeFreed()

@@ -117,10 +117,15 @@ func (t *Topic) passPlaces(ctx context.Context) bool {
 	return pass
 }
 
+// aPlace, where other messages have a fence, says that a resume is about a place only: limits,
+// pauses and holds are as they were. Otherwise a server that gets it would look up the limits, take
+// them for changed meanwhile, and send another one.
+const aPlace = "1"
+
 // tellPlaces makes all takers of the topic ask again, those of this server too. A lost message
 // costs them a tick.
 func (t *Topic) tellPlaces(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	_ = t.Server.Calls.Publish(call, script.ControlChannel(t.Keys.Prefix()), record.Message{Verb: "resume", Topic: t.Keys.Topic}.Encode()).Err()
+	_ = t.Server.Calls.Publish(call, script.ControlChannel(t.Keys.Prefix()), record.Message{Verb: "resume", Fence: aPlace, Topic: t.Keys.Topic}.Encode()).Err()
 }

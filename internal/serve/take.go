@@ -138,7 +138,9 @@ func (t *Topic) takeStep(ctx, work context.Context, first *taker) loop.Next {
 		answer(asked, sight{busy: first.got > 0 || did == takeAgain || did == takeRoom, next: first.next})
 	}
 	t.notePause(ctx, did, first.paused)
-	t.lookUpPlaces(work)
+	if did != takeFailed {
+		t.lookUpPlaces(work)
+	}
 	switch blocks := sought && first.got > 0 && !t.gathersAll() && t.noteBypass(); {
 	case did == takeFailed:
 		t.unclaim()

@@ -60,11 +60,14 @@ func (t *Topic) patience() time.Duration {
 	return t.Workers.Patience()
 }
 
-// resume notes that the topic may have been resumed, or that its limits have changed.
-func (t *Topic) resume() {
+// resume notes that the topic may have been resumed, or that its limits have changed; or only, with
+// place, that another server has left a place free.
+func (t *Topic) resume(place bool) {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
-	t.doubtLimitsLocked()
+	if !place {
+		t.doubtLimitsLocked()
+	}
 	if t.latches.resumed.give() {
 		t.Loops.take.Wake()
 	}

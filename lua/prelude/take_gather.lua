@@ -10,7 +10,7 @@
 
 -- able counts the ready jobs that have keys and can run: those of held and parked keys cannot, and
 -- those of a key with a limit only as far as that allows. It looks at no more keys than a take can
--- serve.
+-- serve, and takes the jobs of others for enough.
 local function able()
   if redis.call('EXISTS', held, parked) == 0 and not by_key then
     return redis.call('ZCARD', lane)
@@ -33,6 +33,9 @@ local function able()
       end
       jobs = jobs + n
     end
+  end
+  if #keys == 250 and redis.call('ZCARD', turn) > 250 then -- those behind can be enough
+    jobs = math.max(jobs, enough)
   end
   return jobs
 end

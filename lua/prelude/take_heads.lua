@@ -107,7 +107,7 @@ local function heads(want)
     local parked_till = joined and facts_of('ZMSCORE', parked, keys) or {}
     local stopped, waits, seats, first_seat = {}, {}, {}, math.huge
     for i, key in ipairs(keys) do
-      if #names == want or looked >= 1000 or over or turns[i] > first_seat then
+      if #names == want or looked >= 1000 or over or turns[i] >= first_seat then
         break
       end
       local weight, running, period, size = rule_of(ruled[i] or nil, key_running, key_emit,
