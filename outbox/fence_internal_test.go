@@ -174,36 +174,86 @@ func TestHooksHearOfARowOnce(t *testing.T) {
 	hook.arrive(t)
 }
 
-// A topic whose calls no replica confirms holds up the others for a lease, as one without answers.
+// A node hook answers for the replicas of the node that has one topic.
+type node struct {
+	missing bool // replicas
+	deaf    bool
+}
+
+func (n *node) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (n *node) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (n *node) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		last := len(cmds) - 1
+		if cmds[last].Name() != "wait" {
+			return next(ctx, cmds)
+		}
+		away := strings.Contains(fmt.Sprint(cmds[0].Args()...), "{away}")
+		if away && n.deaf {
+			err := errors.New("i/o timeout")
+			for _, cmd := range cmds {
+				cmd.SetErr(err)
+			}
+			return err
+		}
+		err := next(ctx, cmds[:last])
+		confirmed := int64(1)
+		if away && n.missing {
+			confirmed = 0
+		}
+		cmds[last].(*redis.Cmd).SetVal(confirmed)
+		return err
+	}
+}
+
+// A plan with a call that no replica confirms goes on until replicas do, however long the others
+// wait and whatever becomes of its job. Another plan would make the call once more.
 func TestTopicThatReplicasDoNotConfirm(t *testing.T) {
-	h, _ := newHolding(t)
+	h, rdb := newHolding(t)
+	n := &node{missing: true}
+	waiting := redis.NewClient(rdb.Options())
+	defer waiting.Close()
+	waiting.AddHook(n)
+	h.client = delayq.NewClient(waiting, delayq.WaitReplicas(1, time.Second))
+	ctx, direct := t.Context(), delayq.NewClient(rdb)
 	for _, topic := range []string{"here", "away"} {
-		_, err := h.box.Enqueue(t.Context(), Autocommit(h.db), topic, "1", nil)
+		_, err := h.box.Enqueue(ctx, Autocommit(h.db), topic, "1", nil)
 		require.NoError(t, err)
 	}
-	require.NoError(t, h.next(t.Context(), new(ending)))
-	list := h.deliveries()
-	list[0].outcomes = []error{nil}
-	list[1].outcomes, list[1].err = []error{commit.ErrOpen}, fmt.Errorf("%w: 0 of 1", delayq.ErrNotReplicated)
-	_, err := h.judge(list, 0)
+	require.NoError(t, h.next(ctx, new(ending)))
+	number := h.number
+	_, err := h.send(ctx)
 	require.ErrorIs(t, err, delayq.ErrNotReplicated)
-	h.stuck = time.Now().Add(-h.o.lease)
-	end, err := h.judge(list, 0)
+	_, err = direct.Dequeue(ctx, "away", "1") // the job has finished
 	require.NoError(t, err)
-	require.Equal(t, map[int]bool{1: true}, end.open)
-	h.skip = h.waiting()
-	require.NoError(t, h.next(t.Context(), end))
-	require.Equal(t, []string{"away"}, h.waiting())
-
-	// Without any that works the plan goes on.
-	h.aside, h.skip, h.ahead = nil, nil, nil
-	require.NoError(t, h.next(t.Context(), new(ending)))
-	list = h.deliveries()
-	require.Len(t, list, 1)
-	list[0].outcomes, list[0].err = []error{commit.ErrOpen}, delayq.ErrNotReplicated
+	for range 3 {
+		h.stuck = time.Now().Add(-h.o.lease)
+		_, err = h.send(ctx)
+		require.ErrorIs(t, err, delayq.ErrNotReplicated)
+	}
+	n.deaf = true
 	h.stuck = time.Now().Add(-h.o.lease)
-	_, err = h.judge(list, 0)
-	require.ErrorIs(t, err, delayq.ErrNotReplicated)
+	_, err = h.send(ctx)
+	require.ErrorContains(t, err, "i/o timeout", "the call was carried out all the same")
+	held, _, err := h.acquire(ctx)
+	require.NoError(t, err)
+	require.True(t, held)
+	h.stuck = time.Now().Add(-h.o.lease)
+	_, err = h.send(ctx)
+	require.ErrorContains(t, err, "i/o timeout", "it is the same plan")
+	n.deaf, n.missing = false, false
+	end, err := h.send(ctx)
+	require.NoError(t, err)
+	require.Equal(t, number, h.number)
+	require.Empty(t, end.open)
+	require.NoError(t, h.next(ctx, end))
+	require.Empty(t, h.plan)
+	require.Nil(t, h.unconfirmed, "the next plan knows nothing of it")
+	for _, topic := range []string{"here", "away"} {
+		require.Equal(t, "1", rdb.HGet(ctx, "delayq:{"+topic+"}:stats", "enqueued").Val(), topic)
+	}
+	require.Empty(t, rdb.HKeys(ctx, "delayq:{away}:pool").Val())
 }
 
 // A relay to which Redis refuses everything is not ready, also after the rows are dead.

@@ -35,6 +35,8 @@ type holding struct {
 	told   map[string][]bool  // rows of its topics whose outcomes hooks know
 	stuck  time.Time          // since when some topics of the plan have no answer
 
+	unconfirmed map[string]bool // topics of the plan that have a call which replicas have not confirmed
+
 	ahead  []stored  // the oldest rows after the plan, as far as they have been read
 	ask    int       // how many rows to read next
 	passed passed    // rows that need not be looked at often
@@ -249,7 +251,7 @@ func (h *holding) take(ctx context.Context) (held bool, err error) {
 	}
 	h.since = time.Now()
 	if name != h.name || number != h.noted || seal != h.seal {
-		h.told = nil
+		h.told, h.unconfirmed = nil, nil
 	}
 	h.name, h.noted, h.number, h.seal, h.marker = name, number, max(number, 1), seal, mark
 	if h.o.keep > 0 {

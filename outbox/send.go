@@ -134,8 +134,9 @@ func (h *holding) judge(list []*delivery, waited int64) (*ending, error) {
 			away = append(away, d.err)
 			others = others || h.aside[d.topic] == nil
 			// The call may have been carried out. A plan that is sent again finds out, so this one
-			// is not given up soon.
-			mustWait = mustWait || grace && h.aside[d.topic] == nil
+			// is not given up soon, and not at all if a call was carried out for certain: another
+			// plan would make it once more.
+			mustWait = mustWait || grace && h.aside[d.topic] == nil || h.awaits(d)
 		}
 	}
 	if h.proven = h.proven || works; works {
@@ -165,6 +166,18 @@ func (h *holding) judge(list []*delivery, waited int64) (*ending, error) {
 	}
 	h.complain(end.refused)
 	return end, nil
+}
+
+// awaits reports whether replicas have not confirmed a call of the plan about the topic. That call
+// was carried out for certain, also if Redis does not answer when the plan is sent again.
+func (h *holding) awaits(d *delivery) bool {
+	if errors.Is(d.err, delayq.ErrNotReplicated) {
+		if h.unconfirmed == nil {
+			h.unconfirmed = make(map[string]bool)
+		}
+		h.unconfirmed[d.topic] = true
+	}
+	return h.unconfirmed[d.topic]
 }
 
 // end adds the rows of a topic to an ending.

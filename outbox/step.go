@@ -76,7 +76,7 @@ func (h *holding) next(ctx context.Context, end *ending) error {
 			"shard", h.shard, "err", end.renamed, "rows", len(end.open))
 	}
 	h.name, h.number, h.noted, h.plan, h.seal, h.marker, h.till = name, number, number, rows, seal, mark, time.Now().Add(h.o.lease/2)
-	h.sent, h.told, h.stuck, h.amiss = nil, nil, time.Time{}, ""
+	h.sent, h.told, h.unconfirmed, h.stuck, h.amiss = nil, nil, nil, time.Time{}, ""
 	h.since, h.last = looked, last
 	h.passed.add(rows)
 	if mark.span > 0 {
