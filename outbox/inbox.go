@@ -44,8 +44,8 @@ func NewInbox(d Dialect, opts ...Option) (*Inbox, error) {
 // recorded the same job and is open, Once waits for its end, or fails where the database does not
 // wait.
 //
-// Errors: [ErrInvalid] for a nil job or transaction, or a *sql.DB in its place, [ErrSchema], or the
-// error of the database.
+// Errors: [ErrInvalid] for a nil job or transaction, or a *sql.DB or [Autocommit] in its place,
+// because the record would stay without the work, [ErrSchema], or the error of the database.
 func (in *Inbox) Once(ctx context.Context, tx Execer, job *delayq.Job) (first bool, err error) {
 	if tx == nil || job == nil || job.Nonce() == "" {
 		return false, fmt.Errorf("%w: Once needs a transaction and a job as a handler receives it", ErrInvalid)

@@ -27,8 +27,9 @@ type Execer interface {
 }
 
 // Autocommit returns what writes a row outside of a transaction, so that it is committed at once,
-// whatever becomes of the caller's transactions. Enqueue, Dequeue and Reschedule take it. Its
-// statements are those of db.
+// whatever becomes of the caller's transactions. Enqueue, Dequeue and Reschedule take it, and calls
+// that need no transaction (Discard, Trim). Once and Revive refuse it. Its statements are those of
+// db.
 func Autocommit(db Execer) Execer {
 	if db == nil {
 		return nil
@@ -42,9 +43,20 @@ func (a autocommit) ExecContext(ctx context.Context, query string, args ...any) 
 	return a.db.ExecContext(ctx, query, args...)
 }
 
-// transaction returns an error if tx cannot be one: it is nil, or a *sql.DB or what embeds one, or
-// says of itself that it commits at once.
+// Autocommits lets calls refuse it that are not whole without a transaction.
+func (autocommit) Autocommits() {}
+
+// transaction returns an error if tx cannot be one: writer has one, or it is that of Autocommit.
 func transaction(tx Execer) error {
+	if _, says := tx.(interface{ Autocommits() }); says {
+		return fmt.Errorf("%w: Autocommit would commit one statement without the others: give the transaction", ErrInvalid)
+	}
+	return writer(tx)
+}
+
+// writer returns an error if a row cannot be written with tx: it is nil, or a *sql.DB or what
+// embeds one, or says of itself that it commits at once.
+func writer(tx Execer) error {
 	if tx == nil {
 		return fmt.Errorf("%w: nil transaction", ErrInvalid)
 	}
@@ -172,7 +184,7 @@ func (b *Outbox) Reschedule(ctx context.Context, tx Execer, topic, id string, du
 }
 
 func (b *Outbox) write(ctx context.Context, tx Execer, row commit.Row) error {
-	if err := transaction(tx); err != nil {
+	if err := writer(tx); err != nil {
 		return err
 	}
 	_, err := tx.ExecContext(ctx, b.insert, b.shard(row.Topic, row.ID), int(row.Kind), row.Topic, []byte(row.ID), row.Replace, row.DueAt, row.DueIn, []byte(row.Record))

@@ -275,6 +275,27 @@ func TestMissingTables(t *testing.T) {
 	})
 }
 
+// refusesAutocommit tests that an effect cannot be lost because its record was committed alone, and
+// that a dead row cannot be written without being deleted.
+func (w *world) refusesAutocommit() {
+	in, err := outbox.NewInbox(w.dialect)
+	require.NoError(w, err)
+	job := w.job()
+	_, err = in.Once(w.Context(), outbox.Autocommit(w.db), job)
+	require.ErrorIs(w, err, outbox.ErrInvalid)
+	require.ErrorContains(w, err, "give the transaction")
+	w.tx(func(tx *sql.Tx) {
+		first, err := in.Once(w.Context(), tx, job)
+		require.NoError(w, err)
+		require.True(w, first, "nothing was recorded")
+	})
+	_, err = w.ob.Revive(w.Context(), outbox.Autocommit(w.db), 1)
+	require.ErrorIs(w, err, outbox.ErrInvalid)
+	found, err := w.ob.Discard(w.Context(), outbox.Autocommit(w.db), 1)
+	require.NoError(w, err)
+	require.False(w, found)
+}
+
 func TestBadInputIsRefused(t *testing.T) {
 	eachWorld(t, func(w *world) {
 		_, err := w.ob.Enqueue(w.Context(), outbox.Autocommit(w.db), "", "id", make([]byte, 2<<20), delayq.ProcessIn(time.Nanosecond))
@@ -292,6 +313,7 @@ func TestBadInputIsRefused(t *testing.T) {
 			_, err = new(outbox.Inbox).Once(w.Context(), db, w.job())
 			require.ErrorIs(w, err, outbox.ErrInvalid)
 		}
+		w.refusesAutocommit()
 		conn, err := w.db.Conn(w.Context())
 		require.NoError(w, err)
 		require.NoError(w, w.ob.Dequeue(w.Context(), conn, "topic", "id"), "it can be in a transaction")

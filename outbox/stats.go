@@ -71,8 +71,8 @@ func (b *Outbox) Dead(ctx context.Context, db querier, after int64, limit int) (
 
 // Revive writes a dead row once more, at the end of the outbox, and deletes it from the dead rows.
 // Its delay still counts from when it was first written. It needs a transaction, or the row could
-// be written without being deleted: a *sql.DB is refused with [ErrInvalid]. Revive reports whether
-// there was such a row.
+// be written without being deleted: a *sql.DB and [Autocommit] are refused with [ErrInvalid].
+// Revive reports whether there was such a row.
 func (b *Outbox) Revive(ctx context.Context, tx Execer, seq int64) (bool, error) {
 	if err := transaction(tx); err != nil {
 		return false, fmt.Errorf("outbox: revive row %d: %w", seq, err)

@@ -50,13 +50,20 @@ func Tx(tx Execer) outbox.Execer {
 }
 
 // Autocommit returns what writes a row outside of a transaction, for example by a *pgxpool.Pool, so
-// that it is committed at once, whatever becomes of the caller's transactions.
+// that it is committed at once, whatever becomes of the caller's transactions. Once and Revive
+// refuse it, because they are not whole without a transaction.
 func Autocommit(db Execer) outbox.Execer {
 	if db == nil {
 		return nil
 	}
-	return execer{db}
+	return autocommit{execer{db}}
 }
+
+// An autocommit is that of Autocommit.
+type autocommit struct{ execer }
+
+// Autocommits lets the outbox refuse it for calls that need a transaction.
+func (autocommit) Autocommits() {}
 
 // A pooled is a pool in place of a transaction.
 type pooled struct{ execer }

@@ -309,6 +309,8 @@ func TestInboxAndDeadRows(t *testing.T) {
 			require.NoError(w, err)
 			job, err := w.client.Enqueue(ctx, "topic", "twin", nil)
 			require.NoError(w, err)
+			_, err = in.Once(ctx, pgxoutbox.Autocommit(w.pool), job)
+			require.ErrorIs(w, err, outbox.ErrInvalid, "the record would stay without the effect")
 			for run, want := range []bool{true, true, false} {
 				tx, err := w.pool.Begin(ctx)
 				require.NoError(w, err)
@@ -335,6 +337,8 @@ func TestInboxAndDeadRows(t *testing.T) {
 			require.Len(w, dead, 1)
 			_, err = w.client.Dequeue(ctx, "topic", "twin")
 			require.NoError(w, err)
+			_, err = w.ob.Revive(ctx, pgxoutbox.Autocommit(w.pool), dead[0].Seq)
+			require.ErrorIs(w, err, outbox.ErrInvalid)
 			require.NoError(w, pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 				revived, err := w.ob.Revive(ctx, pgxoutbox.Tx(tx), dead[0].Seq)
 				require.True(w, revived)
