@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"slices"
+	"time"
 )
 
 // errTaken says that a row of the outbox has the key of a kept row.
@@ -64,8 +65,53 @@ func (r *resending) gather(back []kept) {
 	}
 }
 
-// anewRows is how many rows get new keys in a transaction, or all that are about an ID.
-const anewRows = 500
+// How many IDs get new keys in a transaction, or how many postponed reschedules come back. It
+// begins with few, because a statement can take long and a transaction may not.
+const (
+	firstPace = 16
+	mostPace  = 500
+)
+
+// pace returns how much the next transaction does.
+func (h *holding) pace() int {
+	if h.paces == 0 {
+		h.paces = firstPace
+	}
+	return h.paces
+}
+
+// paced notes how long a transaction took, for the next one: also for that which follows after an
+// error, when everything begins anew.
+func (h *holding) paced(took time.Duration, err error) {
+	switch {
+	case err != nil || took > h.within()/4:
+		h.paces = max(1, h.pace()/2)
+	case took < h.within()/16:
+		h.paces = min(2*h.pace(), mostPace)
+	}
+}
+
+// putMoves moves reschedules back that were postponed because their jobs were not sent again. Each
+// is about another ID and can be of another plan.
+func (r *resending) putMoves(ctx context.Context) error {
+	var back []kept
+	for _, move := range r.moves {
+		if move.lost {
+			back = append(back, *move)
+		}
+	}
+	for len(back) > 0 {
+		n := min(r.pace(), len(back))
+		began := time.Now()
+		err := r.put(ctx, back[:n], 0)
+		r.paced(time.Since(began), err)
+		if err != nil {
+			return err
+		}
+		back = back[n:]
+	}
+	return r.putAnew(ctx)
+}
 
 // putAnew moves the rows that were gathered into the outbox, the first one first. All rows about an
 // ID are moved together, because rows in the outbox count as later than those that were sent.
@@ -80,38 +126,58 @@ func (r *resending) putAnew(ctx context.Context) error {
 		jobs[key] = append(jobs[key], row)
 	}
 	r.back = nil
-	var some []kept
-	for i, key := range order {
-		some = append(some, jobs[key]...)
-		if len(some) < anewRows && i < len(order)-1 {
-			continue
+	for len(order) > 0 {
+		var some []kept
+		n := min(r.pace(), len(order))
+		for _, key := range order[:n] {
+			some = append(some, jobs[key]...)
 		}
+		began := time.Now()
 		err := r.inShard(ctx, func(ctx context.Context, tx session) error {
-			for i := range some {
-				if err := r.insertAnew(ctx, tx, &some[i]); err != nil {
+			for _, run := range runs(some) {
+				if err := r.insertAnew(ctx, tx, run); err != nil {
 					return err
 				}
 			}
 			return nil
 		})
+		r.paced(time.Since(began), err)
 		if err != nil {
 			return err
 		}
 		r.sent += len(some)
-		some = nil
+		order = order[n:]
 	}
 	return nil
 }
 
-// insertAnew moves a row into the outbox, where it gets the next key.
-func (r *resending) insertAnew(ctx context.Context, tx session, row *kept) error {
-	due, args := "due_at, delay_ms, made, record", []any(nil)
-	if row.late {
-		due, args = "?, ?, made, ?", []any{row.DueAt, row.DueIn, []byte(row.Record)}
+// runs divides rows into those that one statement can move: they were sent in one plan, have
+// ascending keys, and are as they were kept.
+func runs(rows []kept) (list [][]kept) {
+	begin := 0
+	for i := range rows {
+		next := i + 1
+		if next < len(rows) && !rows[i].late && !rows[next].late && rows[i].at == rows[next].at && rows[i].seq < rows[next].seq {
+			continue
+		}
+		list, begin = append(list, rows[begin:next]), next
 	}
-	which := " FROM {table}_sent WHERE shard = ? AND sent = ? AND seq = ?"
-	at := []any{r.shard, row.at, row.seq}
-	insert := "INSERT INTO {table} (" + rowNames + ") SELECT shard, kind, topic, id, replaces, " + due + which
+	return list
+}
+
+// insertAnew moves rows of a run into the outbox, where they get the next keys in their order.
+func (r *resending) insertAnew(ctx context.Context, tx session, run []kept) error {
+	due, args := "due_at, delay_ms, made, record", []any(nil)
+	if run[0].late {
+		due, args = "?, ?, made, ?", []any{run[0].DueAt, run[0].DueIn, []byte(run[0].Record)}
+	}
+	rows := make([]stored, len(run))
+	for i := range run {
+		rows[i] = run[i].stored
+	}
+	which := " FROM {table}_sent WHERE shard = ? AND sent = ? AND seq IN (" + list(rows) + ")"
+	at := []any{r.shard, run[0].at}
+	insert := "INSERT INTO {table} (" + rowNames + ") SELECT shard, kind, topic, id, replaces, " + due + which + " ORDER BY seq"
 	if _, err := tx.ExecContext(ctx, r.query(insert), append(args, at...)...); err != nil {
 		return err
 	}

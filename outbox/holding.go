@@ -46,6 +46,7 @@ type holding struct {
 	odd    int       // 1 in every other plan
 	beat   atomic.Int64
 	again  int64 // kept rows are to be sent again since this time, Unix ms; 0: none
+	paces  int   // see pace
 
 	proven   bool      // since it holds the shard, Redis has carried out calls
 	failures int       // of Redis since then

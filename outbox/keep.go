@@ -223,22 +223,10 @@ func (h *holding) resendSince(ctx context.Context, since int64, anew bool) error
 	if err := r.putAnew(ctx); err != nil {
 		return err
 	}
-	var back []kept
-	for _, move := range r.moves {
-		if move.lost {
-			back = append(back, *move)
-		}
+	if err := r.putMoves(ctx); err != nil {
+		return err
 	}
-	if r.anew {
-		if err := r.put(ctx, back, 0); err != nil {
-			return err
-		}
-		if err := r.putAnew(ctx); err != nil {
-			return err
-		}
-		back = nil
-	}
-	if err := r.put(ctx, back, since); err != nil {
+	if err := r.put(ctx, nil, since); err != nil {
 		return err
 	}
 	h.o.logger.Info("outbox rows are sent again", "shard", h.shard, "since", time.UnixMilli(since), "rows", r.sent, "of", r.looked)
