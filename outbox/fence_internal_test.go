@@ -172,6 +172,29 @@ func TestHooksHearOfARowOnce(t *testing.T) {
 	require.Empty(t, end.open)
 	require.Equal(t, counter{2, 1}, *events)
 	hook.arrive(t)
+
+	// The plan has not ended, because the database is away.
+	_, err = h.db.Exec("ALTER TABLE delayq_outbox_shards RENAME TO away")
+	require.NoError(t, err)
+	require.Error(t, h.lose(h.next(t.Context(), end)))
+	_, err = h.db.Exec("ALTER TABLE away RENAME TO delayq_outbox_shards")
+	require.NoError(t, err)
+	held, _, err = h.acquire(t.Context())
+	require.NoError(t, err)
+	require.True(t, held)
+	end, err = h.send(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, counter{2, 1}, *events)
+	require.NoError(t, h.next(t.Context(), end))
+	require.Empty(t, h.plan)
+
+	// The next plan is about other rows.
+	_, err = h.box.Enqueue(t.Context(), Autocommit(h.db), "here", "2", nil)
+	require.NoError(t, err)
+	require.NoError(t, h.next(t.Context(), new(ending)))
+	_, err = h.send(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, counter{3, 1}, *events)
 }
 
 // A node hook answers for the replicas of the node that has one topic.

@@ -69,10 +69,24 @@ func (h *holding) send(ctx context.Context) (*ending, error) {
 		})
 	}
 	group.Wait()
+	h.hear(list)
 	if err := stop(); err != nil {
 		return nil, err
 	}
 	return h.judge(list, waited)
+}
+
+// hear notes of which rows hooks have heard, before anything can fail after which the plan is sent
+// again.
+func (h *holding) hear(list []*delivery) {
+	if h.told == nil {
+		h.told = make(map[string][]bool)
+	}
+	for _, d := range list {
+		if d.told != nil { // it was sent in this try
+			h.told[d.topic] = d.told
+		}
+	}
 }
 
 // deliveries divides the rows of the plan by topic.
@@ -147,15 +161,9 @@ func (h *holding) judge(list []*delivery, waited int64) (*ending, error) {
 			h.stuck = time.Now()
 		}
 		h.sent = make(map[string][]error)
-		if h.told == nil {
-			h.told = make(map[string][]bool)
-		}
 		for _, d := range list {
 			if d.err == nil {
 				h.sent[d.topic] = d.outcomes
-			}
-			if d.told != nil { // it was sent in this try
-				h.told[d.topic] = d.told
 			}
 		}
 		return nil, fmt.Errorf("%d of %d topics of a plan: %w", len(away), len(list), away[0])
