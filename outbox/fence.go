@@ -25,19 +25,39 @@ func nothing(topic string) []commit.Row {
 }
 
 // fence makes the calls of earlier plans about a topic come too late that have no answer: it makes
-// another call with the series and the number of each. It returns an error if Redis does not
-// answer.
-func (h *holding) fence(ctx context.Context, topic string, next commit.Plan) error {
+// another call with the series and the number of each, of which only the receipt stays. Redis does
+// not say whether it has stored that, so a second call with another tag asks: it comes too late
+// itself if it has. fence reports whether all calls come too late. It returns an error if Redis
+// does not answer.
+func (h *holding) fence(ctx context.Context, topic string, next commit.Plan) (fenced bool, err error) {
+	fenced = true
 	for _, c := range h.lost[topic] {
 		if c.of(next) {
 			continue
 		}
-		call := commit.Plan{Series: c.series, Number: c.number, Tag: "fence", Call: c.name}
-		if _, _, err := library.SendRows(ctx, h.client, call, nothing(topic)); err != nil && !errors.Is(err, commit.ErrPassed) {
-			return err
+		passed := false
+		for _, tag := range []string{"fence", "asks"} {
+			call := commit.Plan{Series: c.series, Number: c.number, Tag: tag, Call: c.name}
+			_, _, err := library.SendRows(ctx, h.client, call, nothing(topic))
+			if passed = errors.Is(err, commit.ErrPassed); passed {
+				break
+			}
+			if err != nil {
+				return false, err
+			}
 		}
+		fenced = fenced && passed
 	}
-	return nil
+	return fenced, nil
+}
+
+// errUnfenced is the error of a topic while Redis has no memory for a fence, or writes nothing.
+var errUnfenced = errors.New("outbox: Redis stores nothing now that keeps a lost call about the topic from coming late")
+
+// onlyCancels reports whether all rows are cancels. They pass when others of their topic do not,
+// and are about jobs that no row before them makes.
+func onlyCancels(rows []commit.Row) bool {
+	return !slices.ContainsFunc(rows, func(r commit.Row) bool { return r.Kind != commit.RowCancel })
 }
 
 // of reports whether the call is one of a plan.
@@ -49,13 +69,16 @@ func (c *lostCall) of(plan commit.Plan) bool {
 func (h *holding) unanswered(d *delivery) {
 	plan := commit.Plan{Series: h.marker.series(h.series()), Number: uint64(h.number)}
 	calls := h.lost[d.topic]
-	if d.fenced {
-		calls = slices.DeleteFunc(calls, func(c lostCall) bool { return !c.of(plan) })
-	}
+	calls = slices.DeleteFunc(calls, func(c lostCall) bool {
+		if c.of(plan) {
+			return d.err == nil
+		}
+		return d.fenced
+	})
 	if last := (lostCall{plan.Series, d.lost, plan.Number}); d.lost != "" && !slices.Contains(calls, last) {
 		calls = append(calls, last)
 	}
-	if d.fenced && d.err == nil || len(calls) == 0 {
+	if len(calls) == 0 {
 		delete(h.lost, d.topic)
 		return
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/commit"
+	"github.com/delayq/delayq/internal/redistest"
 )
 
 // A slow hook holds back the cancels about one topic while it is told to, so that Redis carries
@@ -134,6 +135,81 @@ func TestLateCallsOfPlansThatWereGivenUp(t *testing.T) {
 			require.True(t, rdb.HExists(ctx, "delayq:{away}:pool", "x").Val(), "the late call has cancelled a later job")
 		})
 	}
+}
+
+// While Redis has no memory for a fence, a relay does not forget what it is for, and sends only
+// cancels. Without that the call would be made late, or twice.
+func TestFencesThatRedisDoesNotStore(t *testing.T) {
+	redistest.Need(t)
+	server := redistest.Start(t, redistest.NoRoles...)
+	rdb, hook := server.Client(t), &slow{}
+	h, _ := newHolding(t)
+	lossy := redis.NewClient(server.Options())
+	defer lossy.Close()
+	lossy.AddHook(hook)
+	h.client = delayq.NewClient(lossy)
+	ctx, direct := t.Context(), delayq.NewClient(rdb)
+	_, err := direct.Enqueue(ctx, "away", "x", nil, delayq.ProcessIn(time.Hour))
+	require.NoError(t, err)
+	memory := func(most string) { require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", most).Err()) }
+	again := func() {
+		h.aside["away"].until, h.skip, h.ahead = time.Time{}, nil, nil
+	}
+	require.NoError(t, h.box.Dequeue(ctx, Autocommit(h.db), "away", "x"))
+	_, err = h.box.Enqueue(ctx, Autocommit(h.db), "here", "1", nil)
+	require.NoError(t, err)
+	require.NoError(t, h.next(ctx, new(ending)))
+	hook.holdBack(true)
+	h.stuck = time.Now().Add(-h.o.lease) // the others have waited for a lease
+	end, err := h.send(ctx)
+	require.NoError(t, err)
+	require.NoError(t, h.next(ctx, end))
+	require.Len(t, h.lost["away"], 1)
+	hook.holdBack(false)
+
+	// Somebody else cancels the job, and the row makes another one.
+	_, err = h.db.Exec("DELETE FROM delayq_outbox")
+	require.NoError(t, err)
+	_, err = direct.Dequeue(ctx, "away", "x")
+	require.NoError(t, err)
+	_, err = direct.Enqueue(ctx, "away", "cancelled", nil, delayq.ProcessIn(time.Hour))
+	require.NoError(t, err)
+	_, err = h.box.Enqueue(ctx, Autocommit(h.db), "away", "x", nil, delayq.ProcessIn(time.Hour))
+	require.NoError(t, err)
+	require.NoError(t, h.box.Dequeue(ctx, Autocommit(h.db), "away", "cancelled"))
+	memory("1")
+	again()
+	require.NoError(t, h.next(ctx, new(ending)))
+	require.Len(t, h.plan, 2)
+	end, err = h.send(ctx)
+	require.NoError(t, err)
+	require.Len(t, end.open, 2)
+	require.ErrorIs(t, end.err, errUnfenced)
+	require.Len(t, h.lost["away"], 1)
+	h.skip = h.waiting()
+	require.NoError(t, h.next(ctx, end))
+	require.Empty(t, h.plan)
+	waits, err := h.waits(ctx)
+	require.NoError(t, err)
+	require.True(t, waits)
+	require.NoError(t, h.next(ctx, new(ending)))
+	require.Len(t, h.plan, 1, "the cancel passes")
+	end, err = h.send(ctx)
+	require.NoError(t, err)
+	require.Empty(t, end.open)
+	require.Len(t, h.lost["away"], 1, "nothing was fenced")
+	require.Empty(t, rdb.HKeys(ctx, "delayq:{away}:pool").Val())
+
+	memory("0")
+	again()
+	require.NoError(t, h.next(ctx, end))
+	require.Len(t, h.plan, 1)
+	end, err = h.send(ctx)
+	require.NoError(t, err)
+	require.Empty(t, end.open)
+	require.Empty(t, h.lost["away"])
+	require.Equal(t, 1, hook.arrive(t))
+	require.Equal(t, []string{"x"}, rdb.HKeys(ctx, "delayq:{away}:pool").Val(), "the late call has cancelled a later job")
 }
 
 // A counter counts the events of jobs.

@@ -38,6 +38,7 @@ type delivery struct {
 	outcomes []error
 	told     []bool // rows whose outcomes hooks know
 	fenced   bool   // no call of an earlier plan can still be carried out
+	begun    bool   // a call of this plan was sent, in this try
 	lost     string // name of a call that has no answer; empty: none
 	err      error
 	fate     commit.Fate // of the error
@@ -120,14 +121,20 @@ func (h *holding) deliver(ctx context.Context, d *delivery, waited int64) {
 		rows[n].Told = told != nil && told[n]
 	}
 	plan := commit.Plan{Series: h.marker.series(h.series()), Number: uint64(h.number), Tag: tag(h.seal)}
-	if d.err = h.fence(ctx, d.topic, plan); d.err == nil {
-		d.fenced = true
+	d.fenced, d.err = h.fence(ctx, d.topic, plan)
+	if d.err == nil && !d.fenced && !onlyCancels(rows) {
+		d.err = errUnfenced
+	}
+	if d.begun = d.err == nil; d.begun {
 		d.outcomes, d.lost, d.err = library.SendRows(ctx, h.client, plan, rows)
 	} else {
 		d.outcomes = slices.Repeat([]error{commit.ErrOpen}, len(rows))
 	}
 	if d.err != nil {
 		d.fate = commit.FateOf(d.err)
+	}
+	if errors.Is(d.err, errUnfenced) {
+		d.fate = commit.FateFull
 	}
 	d.told = make([]bool, len(rows))
 	for n := range rows {
@@ -179,7 +186,7 @@ func (h *holding) judge(list []*delivery, waited int64) (*ending, error) {
 // awaits reports whether replicas have not confirmed a call of the plan about the topic. That call
 // was carried out for certain, also if Redis does not answer when the plan is sent again.
 func (h *holding) awaits(d *delivery) bool {
-	if errors.Is(d.err, delayq.ErrNotReplicated) {
+	if d.begun && errors.Is(d.err, delayq.ErrNotReplicated) {
 		if h.unconfirmed == nil {
 			h.unconfirmed = make(map[string]bool)
 		}
