@@ -387,7 +387,8 @@ func (r *resending) choose(rows []kept) (back []kept) {
 			continue
 		case row.Kind == commit.RowReschedule:
 			if state == open && move == nil {
-				r.moves[key] = row
+				own := *row // or it would hold all rows of its plan
+				r.moves[key] = &own
 			}
 			continue
 		case row.Kind == commit.RowEnqueue && state == enqueue:
