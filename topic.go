@@ -301,7 +301,8 @@ func (c *Client) removeTopic(ctx context.Context, topic string) error {
 func (c *Client) removeName(ctx context.Context, k *script.Keys) error {
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), serve.CallTimeout)
 	defer cancel()
-	err := c.rdb.SRem(call, script.TopicsKey(c.o.prefix), k.Topic).Err()
+	names := script.TopicsKey(c.o.prefix)
+	err := c.scripts.Blame(call, c.rdb.SRem(call, names, k.Topic).Err(), names)
 	c.commits.Forget(k.Topic)
 	used := false
 	for _, key := range []string{k.Stats, k.Schedules} {

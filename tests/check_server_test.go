@@ -119,6 +119,21 @@ func TestServerNamesAWrongTypeAndGoesOn(t *testing.T) {
 	})
 }
 
+// A set of topics that is another thing stops no server, and the log names its key.
+func TestServerNamesAWrongSetOfTopics(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		var log queuetest.Logbook
+		var rec queuetest.Recorder
+		b.Enqueue("t", "id")
+		key := queuetest.Prefix + ":topics"
+		require.NoError(b, b.RDB.Set(b.Context(), key, "a slip", 0).Err())
+		b.Serve("t", rec.Then(nil), log.To())
+		b.Pass(time.Second)
+		require.Equal(b, []string{"id"}, rec.IDs())
+		require.Len(b, log.With(`msg="topics not recorded"`, key, "is a string and not a set: WRONGTYPE"), 1)
+	})
+}
+
 // However many servers a topic has, one of them checks it, every three minutes.
 func TestServersTakeTurnsToCheck(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {

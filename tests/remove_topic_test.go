@@ -181,14 +181,20 @@ func TestRemoveTopicOutlivesItsContext(t *testing.T) {
 // A job or a schedule is not stored if Redis does not take the name of its topic.
 func TestNothingIsStoredWithoutTheNameOfItsTopic(t *testing.T) {
 	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
-		require.NoError(t, f.RDB.Set(t.Context(), f.Prefix+":topics", "of the wrong type", 0).Err())
+		key := f.Prefix + ":topics"
+		why := `the name of the topic was not stored: key "` + key + `" is a string and not a set: WRONGTYPE`
+		require.NoError(t, f.RDB.Set(t.Context(), key, "of the wrong type", 0).Err())
 		_, err := f.Client.Enqueue(t.Context(), "topic", "a", nil)
-		require.ErrorContains(t, err, `enqueue topic "topic" job "a": the name of the topic was not stored: WRONGTYPE`)
+		require.ErrorContains(t, err, `enqueue topic "topic" job "a": `+why)
 		_, err = f.Client.EnqueueBatch(t.Context(), []delayq.NewJob{{Topic: "topic", ID: "a"}})
-		require.ErrorContains(t, err, "the name of the topic was not stored: WRONGTYPE")
+		require.ErrorContains(t, err, why)
 		err = f.Client.Schedule(t.Context(), "topic", "s", delayq.Every(time.Hour), nil)
-		require.ErrorContains(t, err, `schedule topic "topic" schedule "s": the name of the topic was not stored: WRONGTYPE`)
-		require.Equal(t, []string{f.Prefix + ":topics"}, keysOf(t, f))
+		require.ErrorContains(t, err, `schedule topic "topic" schedule "s": `+why)
+		require.Equal(t, []string{key}, keysOf(t, f))
+
+		err = f.Client.RemoveTopic(t.Context(), "topic")
+		require.ErrorContains(t, err, `remove topic "topic": key "`+key+`" is a string and not a set: WRONGTYPE`)
+		require.NoError(t, f.RDB.Del(t.Context(), key).Err()) // the client adds the name in the background
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/script"
 )
@@ -43,7 +44,7 @@ func (g *Group) Announce(ctx context.Context) error {
 	switch {
 	case err == nil:
 	case last.IsZero() || ctx.Err() != nil:
-		return fmt.Errorf("%w: %w", errUnrecorded, err)
+		return fmt.Errorf("%w: %w", errUnrecorded, script.Unsent(err))
 	default:
 		g.all.owe(g.keys.Topic, err)
 	}
@@ -97,7 +98,15 @@ func (g *Group) announce(ctx context.Context, list []*Op) (rest []*Op, failed er
 
 // add adds topics to the set of topics.
 func (c *Groups) add(ctx context.Context, topics ...any) error {
-	return c.Redis.SAdd(ctx, script.TopicsKey(c.Prefix), topics...).Err()
+	key := script.TopicsKey(c.Prefix)
+	err := c.Redis.SAdd(ctx, key, topics...).Err()
+	if err == nil {
+		return nil
+	}
+	if script.Away(err) {
+		link.Reload(c.Redis)
+	}
+	return script.Hinted(c.Scripts.Blame(ctx, err, key))
 }
 
 // owe adds a topic to the set of topics in the background, again and again until Redis has it or

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,6 +94,15 @@ func TestPlanNeedsTheName(t *testing.T) {
 		require.ErrorIs(t, err, errUnrecorded)
 		require.Equal(t, script.CodeWrongType, script.Code(err))
 		require.False(t, row.Settled(), "its outcome is not an error of its own")
+
+		// A name without an answer says nothing of the rows: they were not sent.
+		require.NoError(t, c.rdb.Del(t.Context(), script.TopicsKey("delayq")).Err())
+		c.adds.left.Store(1)
+		lost, err := c.SendPlan(t.Context(), plan, []*Op{row}, func(int) int { return 1 })
+		require.ErrorIs(t, err, errAdd)
+		require.NotErrorIs(t, err, script.ErrUnknown)
+		require.Empty(t, lost)
+		require.Equal(t, FateAway, FateOf(err))
 		require.Zero(t, c.stored("topic"))
 	})
 }
@@ -172,5 +182,28 @@ func TestNameThatIsKnownStopsNoJob(t *testing.T) {
 		require.ErrorIs(t, c.enqueue(ctx, "topic", "fourth"), context.Canceled)
 		require.EqualValues(t, 3, c.stored("topic"))
 		require.Empty(t, c.owed, "the caller has left, Redis is not away")
+	})
+}
+
+// A client of a Cluster whose topics key is on a node that is away asks for the nodes anew.
+func TestNodeOfTheTopicsThatIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int64
+		rdb := redis.NewClusterClient(&redis.ClusterOptions{
+			ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+				asked.Add(1)
+				return []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: "node:1"}}}}, nil
+			},
+		})
+		defer func() {
+			require.NoError(t, rdb.Close())
+			time.Sleep(time.Second) // go-redis rests after it has asked
+		}()
+		adds := &failAdds{}
+		adds.left.Store(1)
+		rdb.AddHook(adds)
+		require.ErrorIs(t, newCaller(rdb, "delayq").do(t.Context(), job{}.store(t, "topic", "id")), errAdd)
+		synctest.Wait()
+		require.EqualValues(t, 1, asked.Load())
 	})
 }

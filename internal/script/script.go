@@ -389,6 +389,15 @@ type undone struct{ err error }
 func (e *undone) Error() string { return e.err.Error() }
 func (e *undone) Unwrap() error { return e.err }
 
+// Unsent marks the error of a request after which the caller did not send another one: it leaves no
+// doubt about that one.
+func Unsent(err error) error {
+	if err == nil || Certain(err) {
+		return err
+	}
+	return &undone{err}
+}
+
 // isUndone reports whether err is of a request that was certainly not carried out.
 func isUndone(err error) bool {
 	var e *undone

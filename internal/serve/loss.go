@@ -131,7 +131,8 @@ func (s *Server) noteTopics(ctx context.Context) error {
 	if len(topics) == 0 {
 		return s.Calls.Ping(ctx).Err()
 	}
-	return s.Calls.SAdd(ctx, script.TopicsKey(s.Config.Prefix), topics...).Err()
+	key := script.TopicsKey(s.Config.Prefix)
+	return s.Scripts.Blame(ctx, s.Calls.SAdd(ctx, key, topics...).Err(), key)
 }
 
 // noteLate records a topic that was added while the server was running. Without a reply, the next
