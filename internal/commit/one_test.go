@@ -1,6 +1,8 @@
 package commit
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -109,6 +111,98 @@ func TestPlainJobThatIsKnown(t *testing.T) {
 		require.Equal(t, byte(script.LetterStored), lost.Letter)
 		require.False(t, rdb.HExists(ctx, keys.Pool, "y").Val(), "cancelled means cancelled")
 		require.Equal(t, "2", rdb.HGet(ctx, keys.Stats, "enqueued").Val())
+	})
+}
+
+// around is a hook of go-redis that is called in place of the calls of one script.
+type around struct {
+	which *script.Script
+	call  func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error
+}
+
+func (around) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (around) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (a around) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if scripted(cmd) && cmd.Args()[1] == a.which.Digest {
+			return a.call(ctx, cmd, next)
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// enqueue_one is carried out and its reply lost. go-redis sends it again, and it answers that it
+// knows the call. If enqueue is not sent then, the job is stored, and nobody may say that it is not.
+func TestPlainJobThatIsKnownAndNotAskedFor(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		lose bool // the first reply
+		call func(ctx context.Context, cancel func(), rdb *redis.Client, send func(context.Context) error) error
+		want error
+	}{
+		"not sent": {true, func(context.Context, func(), *redis.Client, func(context.Context) error) error {
+			return errAdd
+		}, errAdd},
+		"cancelled": {true, func(ctx context.Context, cancel func(), _ *redis.Client, send func(context.Context) error) error {
+			cancel()
+			return send(ctx)
+		}, context.Canceled},
+		"closed": {true, func(ctx context.Context, _ func(), rdb *redis.Client, send func(context.Context) error) error {
+			return errors.Join(rdb.Close(), send(ctx))
+		}, redis.ErrClosed},
+		"known by its ID": {false, func(context.Context, func(), *redis.Client, func(context.Context) error) error {
+			return errAdd
+		}, errAdd},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+				loadScripts(t, rdb)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				all := newCaller(rdb, redistest.Prefix(t))
+				fault := &redistest.Fault{What: fmt.Sprint(script.EnqueueOne.Digest), Lose: true}
+				if !c.lose { // another job has the ID
+					fault.What = "nothing"
+					require.NoError(t, all.do(ctx, job{}.store(t, "topic", "x")))
+				}
+				own := redis.NewClient(redistest.Faulty(rdb, fault))
+				defer func() { _ = own.Close() }() // it may be closed already
+				own.AddHook(around{script.Enqueue, func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+					return c.call(ctx, cancel, own, func(ctx context.Context) error { return next(ctx, cmd) })
+				}})
+				o := job{when: "+60000"}.unique(t, "topic", "x")
+				err := newCaller(own, all.Prefix).do(ctx, o)
+				require.ErrorIs(t, err, c.want)
+				require.Equal(t, c.lose, fault.Happened())
+				require.Equal(t, c.lose, isUnknown(err), err)
+				raw := rdb.HGet(t.Context(), script.NewKeys(all.Prefix, "topic").Pool, "x").Val()
+				require.Equal(t, c.lose, strings.HasPrefix(raw, string(o.Fresh.Nonce[:])), "our job is stored")
+			})
+		})
+	}
+}
+
+// A client that is closed before a reply arrives does not know what Redis has done.
+func TestClosedDuringACall(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		loadScripts(t, rdb)
+		fault := &redistest.Fault{What: fmt.Sprint(script.EnqueueOne.Digest), Lose: true}
+		own := redis.NewClient(redistest.Faulty(rdb, fault))
+		fault.After = func() { _ = own.Close() } // Close says that a connection in use is closed
+		c := newCaller(own, redistest.Prefix(t))
+		err := c.do(t.Context(), job{}.unique(t, "topic", "x"))
+		require.ErrorIs(t, err, redis.ErrClosed)
+		require.True(t, isUnknown(err), err)
+		require.True(t, rdb.HExists(t.Context(), script.NewKeys(c.Prefix, "topic").Pool, "x").Val())
+
+		err = c.do(t.Context(), job{}.unique(t, "topic", "y"))
+		require.ErrorIs(t, err, redis.ErrClosed)
+		require.False(t, isUnknown(err), err)
 	})
 }
 

@@ -137,7 +137,7 @@ func (g *Group) send(ctx context.Context, pool *script.SeriesPool, list []*Op, c
 	unconfirmed = g.call(ctx, confirm || all[0].kind == Enqueue, calls)
 	if one := all[0]; one.lone && one.Err == nil && one.Reply.Status() == script.StatusKnown {
 		// The same call in its series, of the script that knows all cases.
-		one.Call = script.Call{}
+		one.Renew()
 		one.fill(g, one.kind.Script, one.kind.words(g))
 		unconfirmed = g.call(ctx, true, calls)
 	}

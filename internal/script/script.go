@@ -369,8 +369,11 @@ func (r *Request) Judge(err error) error {
 		r.Answered()
 		err = Hinted(err)
 	}
-	if r.times.Load() == 0 {
+	switch {
+	case r.times.Load() == 0:
 		return &undone{err}
+	case errors.Is(err, redis.ErrClosed):
+		return &written{err}
 	}
 	return err
 }
@@ -398,6 +401,13 @@ func Unsent(err error) error {
 	return &undone{err}
 }
 
+// written is the error of a closed client about a request that was written before: it may have been
+// carried out.
+type written struct{ err error }
+
+func (e *written) Error() string { return e.err.Error() }
+func (e *written) Unwrap() error { return e.err }
+
 // isUndone reports whether err is of a request that was certainly not carried out.
 func isUndone(err error) bool {
 	var e *undone
@@ -410,8 +420,7 @@ func Locked(err error) bool {
 	return Code(err) == codeNoAuth || err != nil && Answered(err) && strings.Contains(err.Error(), "unauthenticated")
 }
 
-// Answered reports whether err is a reply of Redis itself: then the call was certainly not carried
-// out.
+// Answered reports whether err is a reply of Redis itself, or of a client that is closed.
 func Answered(err error) bool {
 	var said redis.Error
 	return errors.As(err, &said) || errors.Is(err, redis.ErrClosed)
@@ -421,7 +430,8 @@ func Answered(err error) bool {
 // LOADING does leave doubt. It may be the reply to a repetition, by go-redis or by a loop of the
 // server, of a call that Redis carried out before it went down.
 func Certain(err error) bool {
-	return errors.Is(err, redis.ErrClosed) || isUndone(err) || !Away(err)
+	var e *written
+	return isUndone(err) || !errors.As(err, &e) && (errors.Is(err, redis.ErrClosed) || !Away(err))
 }
 
 // Unsure marks an error after which the outcome of a call is unknown. If Redis is away, a client of
