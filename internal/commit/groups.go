@@ -58,6 +58,7 @@ type Groups struct {
 	seed     maphash.Seed
 	owed     map[string]struct{} // topics that a goroutine is adding to the set: see owe
 	paying   bool                // there is that goroutine
+	late     bool                // Redis has refused some of them, and the log says so
 }
 
 // New returns groups with at most so many flights at a time, besides the first one of each topic.

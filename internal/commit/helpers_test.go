@@ -267,8 +267,12 @@ func (c *countAdds) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// failAdds makes so many additions to sets fail. They are not carried out.
-type failAdds struct{ left atomic.Int64 }
+// failAdds makes so many additions to sets fail. They are not carried out. While it hangs, none is
+// answered.
+type failAdds struct {
+	left  atomic.Int64
+	hangs atomic.Bool
+}
 
 var errAdd = errors.New("the set is away")
 
@@ -285,6 +289,10 @@ func (f *failAdds) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 			}
 			if f.left.Add(-1) >= 0 {
 				return errAdd
+			}
+			if f.hangs.Load() {
+				<-ctx.Done()
+				return ctx.Err()
 			}
 		}
 		return next(ctx, cmd)

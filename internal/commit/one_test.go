@@ -135,7 +135,7 @@ func (a around) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 }
 
 // enqueue_one is carried out and its reply lost. go-redis sends it again, and it answers that it
-// knows the call. If enqueue is not sent then, the job is stored, and nobody may say that it is not.
+// knows the call. If enqueue is not sent then, the job is stored, and no error may deny that.
 func TestPlainJobThatIsKnownAndNotAskedFor(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

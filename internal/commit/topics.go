@@ -29,24 +29,23 @@ const recordEvery = time.Minute
 var errUnrecorded = errors.New("the name of the topic was not stored")
 
 // Announce adds the topic to the set of topics before something is stored in it, unless this client
-// has done so within recordEvery. If it returns an error, nothing may be stored. A topic that was
-// added before is in the set unless Redis has lost data. So if Redis does not take it again,
-// Announce returns nil, and the client adds it in the background.
+// has done so before. If it returns an error, nothing may be stored. A topic that was added before
+// is in the set unless Redis has lost data. So no call waits for it again: after recordEvery the
+// client adds it in the background.
 func (g *Group) Announce(ctx context.Context) error {
 	now := time.Now()
 	g.mu.Lock()
 	last := g.recorded
 	g.mu.Unlock()
-	if now.Sub(last) < recordEvery {
-		return nil
-	}
-	err := g.all.add(ctx, g.keys.Topic)
 	switch {
-	case err == nil:
-	case last.IsZero() || ctx.Err() != nil:
-		return fmt.Errorf("%w: %w", errUnrecorded, script.Unsent(err))
+	case last.IsZero():
+		if err := g.all.add(ctx, g.keys.Topic); err != nil {
+			return fmt.Errorf("%w: %w", errUnrecorded, script.Unsent(err))
+		}
+	case now.Sub(last) < recordEvery:
+		return nil
 	default:
-		g.all.owe(g.keys.Topic, err)
+		g.all.owe(g.keys.Topic, nil)
 	}
 	g.noteRecorded(now)
 	return nil
@@ -110,61 +109,76 @@ func (c *Groups) add(ctx context.Context, topics ...any) error {
 }
 
 // owe adds a topic to the set of topics in the background, again and again until Redis has it or
-// its client is closed. why is the error of the first attempt.
+// its client is closed. why is the error of the first attempt; nil: there was none.
 func (c *Groups) owe(topic string, why error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.owed[topic] = struct{}{}
-	if c.paying {
-		return
+	fresh, idle := why != nil && !c.late, !c.paying
+	c.late, c.paying = c.late || fresh, true
+	c.mu.Unlock()
+	if fresh { // one line for an outage
+		contain.DefaultLogger().Error("topic not recorded", "topic", topic, "err", why)
 	}
-	c.paying = true
-	contain.DefaultLogger().Error("topic not recorded", "topic", topic, "err", why)
-	contain.Launch(nil, c.pay, func(crash *contain.Crash) {
-		contain.DefaultLogger().Error("topic not recorded", "err", crash, "stack", string(crash.Stack))
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.paying = false
-	})
+	if idle {
+		contain.Launch(nil, c.pay, func(crash *contain.Crash) {
+			contain.DefaultLogger().Error("topic not recorded", "err", crash, "stack", string(crash.Stack))
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.paying, c.late = false, false
+		})
+	}
 }
 
 // pay adds the topics that are owed, until none is left.
 func (c *Groups) pay() {
 	for slow := new(loop.Pace); ; {
-		loop.Sleep(context.Background(), slow.Next())
-		topics := c.debts()
+		topics, late := c.debts()
+		if late {
+			loop.Sleep(context.Background(), slow.Next())
+			topics, _ = c.debts() // some may have been removed
+		}
 		if len(topics) == 0 {
 			return
 		}
 		call, cancel := context.WithTimeout(context.Background(), confirmTimeout)
 		err := contain.Alone(func() error { return c.add(call, topics...) }) // hooks of the user's client
 		cancel()
-		switch {
-		case errors.Is(err, redis.ErrClosed):
-			contain.DefaultLogger().Error("topic not recorded", "count", len(topics), "err", err)
-		case err == nil:
-			contain.DefaultLogger().Info("topic recorded", "count", len(topics))
-		default:
-			continue
-		}
-		c.mu.Lock()
-		for _, topic := range topics {
-			delete(c.owed, topic.(string))
-		}
-		c.mu.Unlock()
+		c.paid(topics, err)
 	}
 }
 
-// debts returns the topics that are owed. If there are none, the next one has a new goroutine.
-func (c *Groups) debts() []any {
+// paid notes the outcome of an attempt to add topics.
+func (c *Groups) paid(topics []any, err error) {
+	closed := errors.Is(err, redis.ErrClosed)
+	c.mu.Lock()
+	before := c.late
+	c.late = err != nil && !closed
+	if !c.late {
+		for _, topic := range topics {
+			delete(c.owed, topic.(string))
+		}
+	}
+	c.mu.Unlock()
+	switch {
+	case err == nil && before:
+		contain.DefaultLogger().Info("topic recorded", "count", len(topics))
+	case err != nil && before == closed: // the first error, or the last one
+		contain.DefaultLogger().Error("topic not recorded", "count", len(topics), "err", err)
+	}
+}
+
+// debts returns the topics that are owed, and reports whether Redis has refused some. If there are
+// none, the next one has a new goroutine.
+func (c *Groups) debts() (topics []any, late bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	topics := make([]any, 0, len(c.owed))
+	topics = make([]any, 0, len(c.owed))
 	for topic := range c.owed {
 		topics = append(topics, topic)
 	}
 	c.paying = len(topics) > 0
-	return topics
+	c.late = c.late && c.paying
+	return topics, c.late
 }
 
 // remember records that a topic is in the set of topics.

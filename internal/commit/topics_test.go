@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -23,7 +25,25 @@ type topicsTest struct {
 	t    *testing.T
 	rdb  *redis.Client
 	adds failAdds
-	logs bytes.Buffer // of the process, so these tests are not parallel
+	logs logText // of the process, so these tests are not parallel
+}
+
+// A logText is the text of a log.
+type logText struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 func inTopicsTest(t *testing.T, test func(t *testing.T, c *topicsTest)) {
@@ -35,7 +55,7 @@ func inTopicsTest(t *testing.T, test func(t *testing.T, c *topicsTest)) {
 		defer slog.SetDefault(before)
 		own := redis.NewClient(rdb.Options())
 		defer func() {
-			require.NoError(t, own.Close())
+			_ = own.Close()         // it may be closed already
 			time.Sleep(time.Minute) // a topic that is still owed is given up
 			synctest.Wait()
 		}()
@@ -170,18 +190,59 @@ func TestNameThatIsKnownStopsNoJob(t *testing.T) {
 		c.adds.left.Store(3)
 		require.NoError(t, c.enqueue(t.Context(), "topic", "second"))
 		require.NoError(t, c.enqueue(t.Context(), "topic", "third"), "it does not try each time")
+		synctest.Wait()
 		require.EqualValues(t, 2, c.adds.left.Load())
 		require.False(t, c.named("topic"))
+		require.Contains(t, c.logs.String(), `level=ERROR msg="topic not recorded" count=1 err="the set is away"`)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		require.True(t, c.named("topic"))
+		require.Contains(t, c.logs.String(), `level=INFO msg="topic recorded" count=1`)
+		require.Equal(t, 2, strings.Count(c.logs.String(), "\n"), "two lines for an outage")
+	})
+}
 
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
+// A call in a topic that the client has added before does not wait for the set of topics: on a
+// Cluster, it can be on a node that hangs.
+func TestSetOfTopicsThatHangs(t *testing.T) {
+	inTopicsTest(t, func(t *testing.T, c *topicsTest) {
+		require.NoError(t, c.enqueue(t.Context(), "topic", "0"))
+		require.NoError(t, c.rdb.Del(t.Context(), script.TopicsKey("delayq")).Err())
+		c.adds.hangs.Store(true)
+		enqueue := func(topic, id string) (time.Duration, error) {
+			began := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			err := c.enqueue(ctx, topic, id)
+			return time.Since(began), err
+		}
+		for _, id := range []string{"1", "2", "3"} {
+			time.Sleep(recordEvery)
+			took, err := enqueue("topic", id)
+			require.NoError(t, err)
+			require.Less(t, took, time.Second)
+		}
+		took, err := enqueue("new", "id")
+		require.ErrorIs(t, err, errUnrecorded)
+		require.Equal(t, 10*time.Second, took, "a new topic waits: nobody would find its job")
+		require.False(t, c.named("topic"))
+		require.Equal(t, 1, strings.Count(c.logs.String(), "\n"))
+		c.adds.hangs.Store(false)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		require.True(t, c.named("topic"))
+		require.Empty(t, c.owed)
+
+		// What Redis has, nobody logs, not even if the client is closed before it is added again.
+		lines := c.logs.String()
 		time.Sleep(recordEvery)
-		require.ErrorIs(t, c.enqueue(ctx, "topic", "fourth"), context.Canceled)
-		require.EqualValues(t, 3, c.stored("topic"))
-		require.Empty(t, c.owed, "the caller has left, Redis is not away")
+		require.NoError(t, c.enqueue(t.Context(), "topic", "4"))
+		synctest.Wait()
+		require.NoError(t, c.Redis.(*redis.Client).Close())
+		c.owe("topic", nil)
+		synctest.Wait()
+		require.Empty(t, c.owed)
+		require.Equal(t, lines, c.logs.String())
 	})
 }
 
@@ -192,7 +253,7 @@ func TestNodeOfTheTopicsThatIsAway(t *testing.T) {
 		rdb := redis.NewClusterClient(&redis.ClusterOptions{
 			ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
 				asked.Add(1)
-				return []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: "node:1"}}}}, nil
+				return []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: "127.0.0.1:1"}}}}, nil
 			},
 		})
 		defer func() {

@@ -60,9 +60,9 @@ func (c *Call) set(s *Script, topic string, jobs int, keys []any, args int) {
 // Add appends arguments. A pointer to a string stands for the string, and costs no allocation.
 func (c *Call) Add(args ...any) { c.words = append(c.words, args...) }
 
-// Renew makes c a zero Call for another script that is to do the same, after a reply that means that
-// the first one has done nothing now. If go-redis has sent that one again, an earlier copy may have
-// been carried out. Then no error of the new call leaves c certainly undone.
+// Renew makes c a zero Call for another script that is to do the same, after a reply that means
+// that the first one has done nothing now. If go-redis has sent that one again, an earlier copy may
+// have been carried out. Then c is not certainly undone if the new call is never sent.
 func (c *Call) Renew() {
 	c.count.Answered()
 	before := c.count.times.Load()
