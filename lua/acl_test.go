@@ -140,6 +140,7 @@ func (d deed) play(t *testing.T, rdb redis.UniversalClient, prefix, topic string
 // role, and no other ones, and needs each of its rights for them. (J10)
 func TestACLGrantsWhatIsNeededAndNoMore(t *testing.T) {
 	t.Parallel()
+	redistest.Need(t)
 	scripts := &headers{read: map[string]redistest.Header{}}
 	t.Run("roles", func(t *testing.T) {
 		for _, u := range users(t) {

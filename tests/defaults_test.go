@@ -2,6 +2,7 @@ package tests
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -269,9 +270,12 @@ func TestDefaultsOfAServer(t *testing.T) {
 			delayq.Defaults(delayq.Retry(1), delayq.Backoff(time.Minute, time.Minute), delayq.Timeout(time.Second)),
 			delayq.Defaults(delayq.Retention(time.Hour)))
 		server := delayq.NewServer(b.RDB, opts...)
+		var mu sync.Mutex
 		runs := map[string]int{}
 		fails := func(ctx context.Context, job *delayq.Job) error {
+			mu.Lock()
 			runs[job.Topic]++
+			mu.Unlock()
 			if job.ID == "good" {
 				return nil
 			}
