@@ -157,7 +157,7 @@ func (h *holding) judge(list []*delivery, waited int64) (*ending, error) {
 			// The call may have been carried out. A plan that is sent again finds out, so this one
 			// is not given up soon, and not at all if a call was carried out for certain: another
 			// plan would make it once more.
-			mustWait = mustWait || grace && h.aside[d.topic] == nil || h.awaits(d)
+			mustWait = h.awaits(d) || mustWait || grace && h.aside[d.topic] == nil
 		}
 	}
 	if h.proven = h.proven || works; works {
