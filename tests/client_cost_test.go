@@ -81,6 +81,7 @@ func TestBytesOfALoneCall(t *testing.T) {
 		}
 		counted := redis.NewClient(&opt)
 		defer func() { require.NoError(t, counted.Close()) }()
+		redistest.InRoles(t, counted)
 		client := delayq.NewClient(counted, delayq.Prefix("bench"))
 		topic := rand.Text()[:5] // as long as that of the row enqueue/1
 		enqueue := func() int64 {
