@@ -191,10 +191,18 @@ func TestNothingIsStoredWithoutTheNameOfItsTopic(t *testing.T) {
 		err = f.Client.Schedule(t.Context(), "topic", "s", delayq.Every(time.Hour), nil)
 		require.ErrorContains(t, err, `schedule topic "topic" schedule "s": `+why)
 		require.Equal(t, []string{key}, keysOf(t, f))
+	})
+}
 
-		err = f.Client.RemoveTopic(t.Context(), "topic")
-		require.ErrorContains(t, err, `remove topic "topic": key "`+key+`" is a string and not a set: WRONGTYPE`)
-		require.NoError(t, f.RDB.Del(t.Context(), key).Err()) // the client adds the name in the background
+// RemoveTopic names the key of a set of topics that is another thing.
+func TestRemoveTopicFromAWrongSet(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		key := queuetest.Prefix + ":topics"
+		require.NoError(b, b.RDB.Set(b.Context(), key, "of the wrong type", 0).Err())
+		err := b.Client.RemoveTopic(b.Context(), "topic")
+		require.ErrorContains(b, err, `remove topic "topic": key "`+key+`" is a string and not a set: WRONGTYPE`)
+		require.NoError(b, b.RDB.Del(b.Context(), key).Err())
+		b.Pass(5 * time.Second) // the client adds the name in the background
 	})
 }
 
