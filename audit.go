@@ -102,8 +102,13 @@ func (c *Client) auditedIf(ctx context.Context, place script.Place, filter strin
 	if failed == nil || unknown { // if it is unknown, the caller must look anyway
 		return err
 	}
-	return errors.Join(err, place.At(fmt.Errorf("%w: %w", ErrNotAudited, failed)))
+	return errors.Join(err, unaudited{place.At(fmt.Errorf("%w: %w", ErrNotAudited, failed))})
 }
+
+// unaudited is an ErrNotAudited with its cause, as [ErrorsExcept] finds it among other errors.
+type unaudited struct{ error }
+
+func (e unaudited) Unwrap() error { return e.error }
 
 // acted is audited for an act about one thing.
 func (c *Client) acted(ctx context.Context, place script.Place, filter string, err error) error {

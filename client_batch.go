@@ -52,8 +52,8 @@ type BatchResult interface {
 //		return err // a job may still be there
 //	}
 //
-// The returned error joins the first ten failures that are not fine. It wraps [ErrNotAudited] if
-// err does.
+// The returned error joins the first ten failures that are not fine. It wraps [ErrNotAudited] and
+// its cause if err does.
 func ErrorsExcept[R BatchResult](results []R, err error, fine ...error) error {
 	failed, first := 0, []error(nil)
 	for _, r := range results {
@@ -68,11 +68,14 @@ func ErrorsExcept[R BatchResult](results []R, err error, fine ...error) error {
 	if failed > 0 {
 		first = []error{fmt.Errorf("%d of %d jobs failed: %w", failed, len(results), errors.Join(first...))}
 	}
-	if errors.Is(err, ErrNotAudited) {
-		first = append(first, ErrNotAudited)
-	}
-	if len(results) == 0 {
+	var own unaudited
+	switch {
+	case len(results) == 0:
 		first = append(first, err)
+	case errors.As(err, &own):
+		first = append(first, own)
+	case errors.Is(err, ErrNotAudited):
+		first = append(first, ErrNotAudited)
 	}
 	return errors.Join(first...)
 }

@@ -182,6 +182,12 @@ func TestErrorsExcept(t *testing.T) {
 		require.NoError(t, f.RDB.Set(t.Context(), f.Prefix+":audit", "of the wrong type", 0).Err())
 		results, err = f.Client.CancelBatch(delayq.WithActor(t.Context(), "ann"), []delayq.JobRef{{Topic: "topic", ID: "a"}, gone})
 		require.ErrorIs(t, err, delayq.ErrNotAudited)
-		require.ErrorIs(t, delayq.ErrorsExcept(results, err, delayq.ErrNotFound), delayq.ErrNotAudited)
+		left := delayq.ErrorsExcept(results, fmt.Errorf("clean up: %w", err), delayq.ErrNotFound)
+		require.ErrorIs(t, left, delayq.ErrNotAudited)
+		require.NotErrorIs(t, left, delayq.ErrNotFound)
+		require.Regexp(t, `^cancel topic "topic": `+delayq.ErrNotAudited.Error()+`: audit: key .* is a string and not a list: .*WRONGTYPE`, left)
+		require.ErrorIs(t, delayq.ErrorsExcept(results, delayq.ErrNotAudited, delayq.ErrNotFound), delayq.ErrNotAudited)
+		none := delayq.ErrorsExcept([]delayq.CancelResult{}, err, delayq.ErrNotFound)
+		require.Equal(t, err.Error(), none.Error(), "not twice")
 	})
 }
