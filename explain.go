@@ -22,8 +22,8 @@ type Explanation struct {
 	// Verdict is one sentence in English: the state of the job and the first of Reasons.
 	Verdict string
 	Job     *JobInfo // without its payload; nil if there is no such job
-	// Reasons has every reason that holds, the decisive one first. It is empty if the job is ready
-	// since a second at most, no other is in front of it, and a worker is free.
+	// Reasons has every reason that holds, the decisive one first. It is empty if the job has
+	// been ready for at most a second, no other is in front of it, and a worker is free.
 	Reasons []Reason
 	At      time.Time // when the job was read, by Redis's clock
 }

@@ -556,7 +556,7 @@ var scenes = map[string]func(b *queuetest.Bubble) explained{
 		b.Enqueue("t", "x")
 		b.Pass(2 * time.Second)
 		return explained{
-			"x", "Ready, but not running: it is next since 2000-01-01 00:00:01.000 UTC, 2s ago, and no server has taken it; " +
+			"x", "Ready, but not running: it was due at 2000-01-01 00:00:01.000 UTC, 2s ago, nothing is in front of it now, and no server has taken it; " +
 				"4 of 4 workers seemed free, and the newest heartbeat, of server S of host H, is 3s old.",
 			[]delayq.Reason{{
 				Code: delayq.ReasonNotTaken, Since: after(b, time.Second), Servers: 1, Workers: 4, Server: "S", Host: "H", LoopAge: 3 * time.Second,

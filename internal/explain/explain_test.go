@@ -29,7 +29,7 @@ func TestExplain(t *testing.T) {
 		"next": {func(*Facts) {}, "Ready: it is next, and 1 of 2 workers are free.", nil},
 		"next, and not taken": {func(f *Facts) {
 			f.Job.Due, f.Takers[0].SeenAt = noon.Add(-3*time.Second), noon.Add(-4*time.Second)
-		}, "Ready, but not running: it is next since 2026-03-01 11:59:57.000 UTC, 3s ago, and no server has taken it; " +
+		}, "Ready, but not running: it was due at 2026-03-01 11:59:57.000 UTC, 3s ago, nothing is in front of it now, and no server has taken it; " +
 			"1 of 2 workers seemed free, and the newest heartbeat, of server s1 of host h1, is 4s old.", []Code{NotTaken}},
 		"one late heartbeat": {func(f *Facts) { f.Takers[0].SeenAt = noon.Add(-11 * time.Second) },
 			"Ready: it is next, and 1 of 2 workers are free.", nil},

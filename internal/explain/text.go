@@ -105,7 +105,7 @@ func (r *Reason) clause(now time.Time) string {
 		return r.silent(now)
 	case NotTaken:
 		return fmt.Sprintf(
-			"it is next since %s, %s, and no server has taken it; %s of %s workers seemed free, and the newest heartbeat, of %s, is %s old",
+			"it was due at %s, %s, nothing is in front of it now, and no server has taken it; %s of %s workers seemed free, and the newest heartbeat, of %s, is %s old",
 			moment(r.Since), ago(r.Since), grouped(int64(r.Workers-r.Running)), grouped(int64(r.Workers)), r.server(), span(r.LoopAge))
 	case NotPromoted:
 		text := fmt.Sprintf("it was due at %s, %s, and no server has made it ready", moment(r.Since), ago(r.Since))
