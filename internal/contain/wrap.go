@@ -1,3 +1,5 @@
+// What users give to go-redis and slog. Goroutines, Launch and Alone, are in launch.go.
+
 package contain
 
 import (

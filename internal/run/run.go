@@ -1,3 +1,5 @@
+// What is known of a taken job. Its handler is called in internal/serve/worker.go.
+
 package run
 
 import (
