@@ -337,3 +337,27 @@ func TestChangesWake(t *testing.T) {
 		})
 	}
 }
+
+// A topic that is removed and handled again takes its first job at once, however many takes the
+// server has made for it before.
+func TestTopicThatIsHandledAgainTakesAtOnce(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		var rec queuetest.Recorder
+		s := queuetest.ServeMany(b.T, b.RDB, queuetest.Prefix, func(s *delayq.Server) {
+			require.NoError(b, s.HandlerFunc("a", rec.Then(nil)))
+			require.NoError(b, s.HandlerFunc("other", queuetest.Nothing))
+		})
+		for i := range 10 {
+			b.Enqueue("a", fmt.Sprint(i))
+			b.Pass(100 * time.Millisecond)
+		}
+		for i := range 3 {
+			require.NoError(b, s.Remove(b.Context(), "a"))
+			require.NoError(b, s.HandlerFunc("a", rec.Then(nil)))
+			id := fmt.Sprint("again ", i)
+			b.Enqueue("a", id)
+			b.Pass(100 * time.Millisecond)
+			require.Len(b, rec.Of(id), 1)
+		}
+	})
+}

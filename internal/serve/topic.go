@@ -159,7 +159,7 @@ func (t *Topic) build(as *lifetime) {
 	n := t.Server.nodeOf(fetch, t.Keys, as)
 	t.node.Store(n)
 	ls, l := &t.Server.loops, &t.Loops
-	id := t.Server.Config.ID
+	id := t.Server.Topics.takerName(t.Server.Config.ID)
 	first, second := t.newTaker(t.Keys.Taken(id)), t.newTaker(t.Keys.Taken(id+"+"))
 	one, more := &settler{series: script.NewSeries()}, &settler{series: script.NewSeries()}
 	t.taking.wait.sign.Wait()

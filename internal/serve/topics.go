@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -177,9 +178,22 @@ func (t *Topic) remove(ctx context.Context) (err error) {
 
 // topicSet holds the topics that a server serves.
 type topicSet struct {
-	mu   sync.Mutex
-	by   map[string]*Topic
-	list []*Topic // by name; nil: to be made
+	mu      sync.Mutex
+	by      map[string]*Topic
+	list    []*Topic // by name; nil: to be made
+	removed int      // how many have been removed
+}
+
+// takerName returns the name of a new topic's takers in Redis. A topic that was removed and is
+// added again has another one: its takes are numbered anew, and Redis would take them for late
+// copies of those of the first one.
+func (s *topicSet) takerName(id string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.removed == 0 {
+		return id
+	}
+	return id + "r" + strconv.Itoa(s.removed)
 }
 
 func (s *topicSet) Get(topic string) *Topic {
@@ -203,6 +217,7 @@ func (s *topicSet) remove(topic string) {
 	defer s.mu.Unlock()
 	delete(s.by, topic)
 	s.list = nil
+	s.removed++
 }
 
 func (s *topicSet) len() int {
