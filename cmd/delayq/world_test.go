@@ -194,6 +194,7 @@ func (w *world) clean(text string) string {
 	text = pid.ReplaceAllString(text, "${1}1")
 	text = strings.ReplaceAll(text, fmt.Sprint("  ", os.Getpid(), "  "), "  1  ")
 	text = goTags.ReplaceAllString(text, "go")
+	text = strings.ReplaceAll(text, "23.9s", "  24s") // of a lease, whose end has microseconds
 	if hidden {
 		text = gaps.ReplaceAllString(text, "$1  ")
 	}
