@@ -448,15 +448,28 @@ func TestExpiryAtTheVeryDueTimeIsRefused(t *testing.T) {
 	})
 }
 
-// A job that was ready, and is replaced by one that is due later, leaves no entry in ready.
-func TestReplaceForLaterLeavesNothingInReady(t *testing.T) {
-	eachHand(t, func(t *testing.T, h *Hand) {
-		h.Put("+0", "before", "x", "after")
-		_, err := h.client().Enqueue(t.Context(), "topic", "x", nil, delayq.Replace(), delayq.ProcessIn(time.Hour))
-		require.NoError(t, err)
-		require.Equal(t, []string{"before", "after"}, h.List(h.Keys.Ready))
-		require.Equal(t, []string{"bucket", "pool"}, h.Traces("x"))
-	})
+// A job that was ready, and is replaced by one that is due later or has a key, leaves no entry in
+// ready.
+func TestReplaceForElsewhereLeavesNothingInReady(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		opt    delayq.JobOption
+		traces []string
+	}{
+		{"later", delayq.ProcessIn(time.Hour), []string{"bucket", "pool"}},
+		{"with a key", delayq.Key("k"), []string{"keyed", "pool"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			eachHand(t, func(t *testing.T, h *Hand) {
+				h.Put("+0", "before", "x", "after")
+				_, err := h.client().Enqueue(t.Context(), "topic", "x", nil, delayq.Replace(), c.opt)
+				require.NoError(t, err)
+				left := slices.DeleteFunc(h.List(h.Keys.Ready), func(id string) bool { return id == "" }) // wake-ups
+				require.Equal(t, []string{"before", "after"}, left)
+				require.Equal(t, c.traces, h.Traces("x"))
+			})
+		})
+	}
 }
 
 // A lease that runs out leaves the tally of its job as it was: the attempts that do not count any

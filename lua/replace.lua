@@ -24,10 +24,9 @@
 --                      by the letter that says which jobs it replaces
 --
 -- The other keys and arguments, and the reply, are those of enqueue. A new job that is due now
--- keeps the place in ready of an old one that had one, and its order in the lane if both have the
--- same key and head start. If a ready job gives way to one that is due later, its entry leaves
--- ready as by cancel, for up to twenty jobs a call. Other old IDs can stay there. Entries always
--- leave their lanes.
+-- keeps the place in ready of an old one if neither has a key, and its order in the lane if both
+-- have the same key and head start. The entry of any other old job leaves ready as by cancel, for
+-- up to twenty jobs a call. Other old IDs can stay there. Entries always leave their lanes.
 -- Cost: O(jobs × log N).
 -- Then: enqueue
 -- Uses: now receipt stats sizes terms lease unready control ring place rouse key free_keys unblock
@@ -54,12 +53,12 @@ do
     end
     local live, placed = namesakes(pool, sizes, ids, jobs, first, width), {}
     replaced.live, replaced.placed = live, placed
-    local taken, where = {}, {}
+    local taken, where, heads = {}, {}, {}
     for i, id in ipairs(ids) do
       local head = jobs[first + 1 + (i - 1) * width]
       local other = live[i] and string.sub(live[i], 1, 8) ~= string.sub(head, 1, 8)
       if other and string.match(words[i], '^%a') then
-        taken[#taken + 1], where[#where + 1] = id, i
+        taken[#taken + 1], where[#where + 1], heads[#heads + 1] = id, i, head
       end
     end
     if #taken > 0 then
@@ -90,7 +89,7 @@ do
             if redis.call('ZSCORE', lane, spots[n] .. id) and due <= now then
               kept[id] = spots[n]
             end
-          elseif not delayed[n] and not buried[n] and due <= now then
+          elseif not delayed[n] and not buried[n] and due <= now and not has_key(heads[n]) then
             placed[id] = listed > 0 -- otherwise its place was lost
           elseif not delayed[n] and not buried[n] and searched < 20 then
             searched = searched + 1
