@@ -30,6 +30,7 @@ var secondCalls = map[string]string{
 	"serve.Topic.check":            "keys that say who checks and what was clean: without them the next check looks again; the error is logged",
 	"serve.Topic.setDefaultLimits": "repeated until Redis answers, before the first take; another error is logged",
 	"serve.Topic.settle":           "unpark keeps what it did not say, and the next settle says it",
+	"serve.Topic.handBack":         "an ID that stays in handoff costs a tick",
 	"serve.Topic.tellPlaces":       "a lost message costs a tick",
 	"serve.Server.endFound":        "the jobs of the topic are given back by the drain, or their leases end",
 }

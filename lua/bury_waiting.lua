@@ -33,7 +33,7 @@
 -- the keys of the jobs wait until somebody has dealt with them.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats errors control ring history unready expect place rouse free_keys reseat
--- Uses: order block unblock end_run
+-- Uses: order block unblock end_run tell_slots
 local pool, bucket, ready, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, attempts, errors, moved = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local stats, runs, receipt, operator = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
@@ -84,7 +84,7 @@ for i, id in ipairs(ids) do
   letters[i] = letter
 end
 
-local freed = 0
+local freed, over = 0, {}
 if #books > 0 then
   redis.call('ZREM', dead, '') -- after a deletion, the script can write at maxmemory
   if lanes then
@@ -121,6 +121,7 @@ if #books > 0 then
     local entry = {attempt = attempt, at = now, kind = 'buried', message = reason}
     failed(attempts, errors, id, '0', cjson.encode(entry))
     if scheduled(pool, runs, id) then
+      over[#over + 1] = id
       local brief = string.sub(reason, 1, 256)
       if #reason > 256 then -- without a character that is cut
         brief = string.gsub(brief, '[\194-\244][\128-\191]*$', '')
@@ -129,6 +130,7 @@ if #books > 0 then
     end
   end
 end
+tell_slots(channel, topic, over)
 if freed > 0 then
   ring(idle, channel, topic, freed)
 end

@@ -30,7 +30,7 @@
 -- because the call has removed 100 entries of ready.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats lease control ring history unready expect place rouse free_keys unblock
--- Uses: end_run close_books withdraw
+-- Uses: end_run close_books withdraw tell_slots
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, stats = KEYS[6], KEYS[7], KEYS[8]
 local receipt, runs, ready, lane, keyed = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
@@ -54,6 +54,13 @@ local letters, freed = withdraw(ids, wants, noted, pool, bucket, ready, lane, ke
 if freed > 0 then
   ring(idle, channel, topic, freed)
 end
+local over = {}
+for i, id in ipairs(ids) do
+  if noted[i] and string.find(string.sub(letters, i, i), '[sru]') then
+    over[#over + 1] = id
+  end
+end
+tell_slots(channel, topic, over)
 local _, others = string.gsub(letters, '[cg]', '')
 count(stats, 'cancelled', #letters - others)
 remember(receipt, number, letters)

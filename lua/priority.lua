@@ -37,17 +37,22 @@ if record and place and key_of(place) and of_record(place, record) then
   local old, first = tonumber(string.sub(place, -16, -9), 16), string.sub(place, 1, -place_rest - 1)
   local due = is_foremost(place) and -9007199254740992 or front + old - 2147483648
   local new = placed_at(first, due, given, start, string.sub(place, -8))
-  if redis.call('ZREM', blockers, place .. id) == 1 then
+  local key = key_of(new)
+  local blocks = redis.call('ZREM', blockers, place .. id) == 1
+  if blocks then
     redis.call('ZADD', blockers, 0, new .. id)
+    blocks = redis.call('ZLEXCOUNT', lane, lane_range(key)) > 0
   end
   redis.call('HSET', keyed, id, new)
-  if redis.call('ZREM', lane, place .. id) == 1 then
+  local waits = redis.call('ZREM', lane, place .. id) == 1
+  if waits then
     redis.call('ZADD', lane, 0, new .. id)
-    if redis.call('EXISTS', blockers) == 1 then -- it may come before the job that its key waits for
-      offer(turn, {(key_of(new))})
-      rouse(ready, 1)
-      ring(idle, channel, topic, 1)
-    end
+  end
+  -- A ready job may now come before the job that its key waits for.
+  if blocks or waits and redis.call('EXISTS', blockers) == 1 then
+    offer(turn, {key})
+    rouse(ready, 1)
+    ring(idle, channel, topic, 1)
   end
 elseif record then
   answer = has_key(record) and 'lost' or 'plain'

@@ -136,6 +136,7 @@ func (s *Server) obey(text string) {
 	}
 	switch m.Verb {
 	case "wake":
+		t.noteSlotOf(m.Job)
 		t.wake()
 	case "ring":
 		if n := t.node.Load(); n != nil && m.Job == n.name {

@@ -81,6 +81,17 @@ func (t *Topic) wake() {
 	t.Loops.promote.Wake()
 }
 
+// noteSlotOf notes that a job which did not end on this server no longer keeps a slot of its
+// schedule waiting. An empty ID is that of no job.
+func (t *Topic) noteSlotOf(id string) {
+	if id == "" {
+		return
+	}
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
+	t.ended.schedules.Note(id)
+}
+
 // A timer is what that loop remembers from one step to the next.
 type timer struct {
 	woken  atomic.Bool // a job may be due earlier than is known

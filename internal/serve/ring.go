@@ -95,16 +95,19 @@ func (k *taker) restOfPause() time.Duration {
 	return loop.Forever
 }
 
-// passOn rings another server if this one was rung and cannot take the job.
+// passOn wakes another server if this one was woken, by a ring or by a pop, and cannot take the
+// job.
 func (t *Topic) passOn(ctx context.Context, rung bool) {
 	if rung {
 		t.callRing(ctx, 0, CallTimeout)
 	}
+	t.handBack(ctx)
 }
 
-// stopWaiting takes the name off the list, and passes on what the server was rung for. No take may
+// stopWaiting takes the name off the list, and passes on what the server was woken for. No take may
 // be in flight, because it could add the name again.
 func (t *Topic) stopWaiting(ctx context.Context, name string) {
+	t.handBack(ctx)
 	if left := time.Until(t.leaveBy()); name != "" && left > 0 {
 		t.callRing(ctx, 1, min(left, CallTimeout))
 	}

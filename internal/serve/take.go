@@ -327,7 +327,11 @@ func (k *taker) send(work context.Context, limit, bytes int, place string, timeo
 // call makes a take and passes on its jobs. It returns the next step.
 func (k *taker) call(work context.Context) (afterTake, error) {
 	limit, bytes := k.share()
+	held := k.topic.taking.wait.held.Swap(false)
 	r, sent, err := k.send(work, limit, bytes, "head", k.timeout)
+	if held && r.Status() != "ok" && r.Status() != "empty" { // the take has left handoff alone
+		k.topic.taking.wait.held.Store(true)
+	}
 	if err != nil {
 		return takeFailed, err
 	}

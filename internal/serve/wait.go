@@ -81,6 +81,7 @@ func (k *taker) waitForJobs(ctx context.Context) loop.Next {
 type waiting struct {
 	popping atomic.Bool    // one is in flight
 	pops    sync.WaitGroup // goroutines that make them
+	held    atomic.Bool    // handoff may have an ID of this server that no take has seen
 	sign    loop.Sign      // of that goroutine
 	slow    loop.Pace
 }
@@ -103,7 +104,12 @@ func (t *Topic) pop(ctx context.Context) error {
 		err = s.Scripts.Blame(call, err, t.Keys.Ready, t.Keys.Handoff)
 		stopped()
 		cancel()
+		if err == nil {
+			t.taking.wait.held.Store(true)
+		}
 		if ctx.Err() != nil {
+			t.taking.wait.held.Store(true) // Redis may have moved an ID before it noticed the stop
+			t.handBack(ctx)
 			return nil
 		}
 		if errors.Is(err, redis.Nil) {
@@ -117,6 +123,18 @@ func (t *Topic) pop(ctx context.Context) error {
 		t.trouble.note("wait", err)
 		return err
 	}
+}
+
+// handBack puts an ID that a pop of this server may have moved to handoff back into ready. There it
+// wakes a server that blocks. One that stays in handoff waits for a tick, because no take of this
+// server follows at once. If it is an ID of another server, the take of that server finds it too.
+func (t *Topic) handBack(ctx context.Context) {
+	if !t.taking.wait.held.Swap(false) {
+		return
+	}
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), CallTimeout)
+	defer cancel()
+	_ = t.Server.Calls.LMove(call, t.Keys.Handoff, t.Keys.Ready, "RIGHT", "LEFT").Err()
 }
 
 // notePause logs when the topic is first found paused, and when it no longer is. Only the take loop
