@@ -420,7 +420,7 @@ func (g *laneGame) promote(h *Hand) {
 	}
 	require.Equal(g.t, max(0, overdue(before.parked)-limit), overdue(after.parked), "keys that wait although their time has come")
 	for key, till := range after.parked {
-		left := max(0, int64(till)*1000-now*1000)
+		left := max(0, int64(math.Ceil(till*1000))-now*1000)
 		require.True(g.t, r.Number(4) >= 0 && r.Number(4) <= left, "key %q gets a turn in %d µs, and the timer looks in %d", key, left, r.Number(4))
 	}
 	for range min(limit, len(g.keys)) {

@@ -53,7 +53,8 @@ local lapsed = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, limi
 local due = redis.call('ZRANGEBYSCORE', bucket, '-inf', now, 'LIMIT', 0, limit)
 -- With pcall: a key of a wrong type that only keys use must not stop jobs without keys.
 local freed = redis.pcall('ZRANGEBYSCORE', held, '-inf', now, 'LIMIT', 0, limit)
-local again = redis.pcall('ZRANGEBYSCORE', parked, '-inf', now, 'LIMIT', 0, limit)
+local exact = string.format('%.3f', time[1] * 1000 + time[2] / 1000) -- rates are faster than ms
+local again = redis.pcall('ZRANGEBYSCORE', parked, '-inf', exact, 'LIMIT', 0, limit)
 
 -- At maxmemory, a script can go on writing after it has deleted something. A script that begins
 -- with a push cannot.
@@ -198,9 +199,10 @@ if heads[3][2] and tonumber(heads[3][2]) <= now then
   heads[3] = redis.call('ZRANGEBYSCORE', slots, after, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 end
 local wait = -1
-for _, head in ipairs(heads) do
+for i, head in ipairs(heads) do
   if head[2] and head[1] ~= anchor() then
-    local left = math.max(0, math.ceil(head[2]) * 1000 - time[1] * 1000000 - time[2])
+    local at = i == #heads and math.floor(head[2] * 1000 + 0.5) or math.ceil(head[2]) * 1000
+    local left = math.max(0, at - time[1] * 1000000 - time[2])
     if wait < 0 or left < wait then
       wait = left
     end

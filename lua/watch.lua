@@ -79,8 +79,8 @@ for i = first, #list, 11 do
       if head.err and zset ~= held and zset ~= parked then
         wait = 0
       elseif head[2] and head[1] ~= anchor() then
-        local left = math.ceil(head[2]) * 1000 - time[1] * 1000000 - time[2]
-        left = math.max(0, math.min(left, 9e15))
+        local at = zset == parked and math.floor(head[2] * 1000 + 0.5) or math.ceil(head[2]) * 1000
+        local left = math.max(0, math.min(at - time[1] * 1000000 - time[2], 9e15))
         if wait < 0 or left < wait then
           wait = left
         end

@@ -102,3 +102,48 @@ func TestFastRatesAreMetOrRefused(t *testing.T) {
 		require.Zero(b, b.Stats("b").Limits)
 	})
 }
+
+// A rate of a key is met to the microsecond, whatever the length of a start: of the starts that it
+// allows in half a second, at least 97 of 100 are made while jobs and workers wait, and never one
+// more than it allows. Calls take no time.
+func TestRatesOfKeysAreMet(t *testing.T) {
+	for _, c := range []struct {
+		rate    delayq.Rate
+		servers int
+	}{
+		{delayq.Per(300, time.Second).Burst(1), 1}, {delayq.Per(300, time.Second).Burst(1), 2},
+		{delayq.Per(700, time.Second).Burst(1), 1}, {delayq.Per(1000, time.Second).Burst(3).Strict(), 1},
+	} {
+		t.Run(fmt.Sprintf("%v on %d", c.rate, c.servers), func(t *testing.T) {
+			queuetest.InBubble(t, func(b *queuetest.Bubble) {
+				require.NoError(b, b.Client.SetLimits(b.Context(), "a", delayq.Limits{RatePerKey: c.rate}))
+				persec, burst := c.rate.Starts(), c.rate.MaxBurst()
+				if c.rate.IsStrict() {
+					persec -= burst
+				}
+				jobs := make([]delayq.NewJob, c.rate.Starts())
+				for i := range jobs {
+					jobs[i] = delayq.NewJob{Topic: "a", ID: fmt.Sprint(i), Options: []delayq.JobOption{delayq.Key("k")}}
+				}
+				_, err := b.Client.EnqueueBatch(b.Context(), jobs)
+				require.NoError(b, err)
+				var starts crowd
+				for range c.servers {
+					b.Serve("a", starts.handler(0), delayq.Concurrency(30))
+				}
+				b.Pass(100 * time.Millisecond)
+				began := time.Now()
+				b.Pass(time.Second / 2)
+				all := starts.started()
+				emit := (time.Second / time.Duration(persec)).Truncate(time.Microsecond)
+				for i, at := range all {
+					for j := max(0, i-50); j <= i-burst; j++ {
+						require.GreaterOrEqual(b, at.Sub(all[j]), time.Duration(i+1-burst-j)*emit, "starts %d to %d", j, i)
+					}
+				}
+				made := len(all) - slices.IndexFunc(all, began.Before)
+				require.GreaterOrEqual(b, 200*made, 97*persec, "starts: %d", made)
+			})
+		})
+	}
+}

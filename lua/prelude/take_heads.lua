@@ -137,7 +137,7 @@ local function heads(want)
           over = true -- its turn does not come in this take
         else
           stopped[#stopped + 1] = key
-          waits[#waits + 1], waits[#waits + 2] = string.format('%.0f', till), key
+          waits[#waits + 1], waits[#waits + 2] = string.format('%.3f', till), key
           looked = looked + 1
         end
       end

@@ -76,7 +76,7 @@ local function ration(key, running, period, size)
     end
     r.emit, r.tat = period, math.max(us, tat)
     r.room = math.max(0, math.floor((us + size * period - r.tat) / period))
-    r.till = math.ceil((r.tat - (size - 1) * period) / 1000)
+    r.till = (r.tat - (size - 1) * period) / 1000 -- to the microsecond
   end
   if running > 0 and r.room > 0 then
     local n = redis.call('ZLEXCOUNT', holders, lane_range(key))
