@@ -4,7 +4,10 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -53,6 +56,50 @@ func (h *holding) behind(ctx context.Context, since int64) (behind bool, err err
 		return nil
 	})
 	return behind, err
+}
+
+// putBack moves rows back into the outbox, with their keys. With a time it also ends the request of
+// that time.
+func (r *resending) putBack(ctx context.Context, tx session, back []kept, since int64) error {
+	over := ""
+	if r.box.dialect == Postgres {
+		over = " OVERRIDING SYSTEM VALUE"
+	}
+	if err := r.taken(ctx, tx, back); err != nil {
+		return err
+	}
+	plans := make(map[int64][]stored)
+	for i := range back {
+		plans[back[i].at] = append(plans[back[i].at], back[i].stored)
+	}
+	for some := range slices.Chunk(slices.Collect(maps.Keys(plans)), mostGiven) {
+		var any []string
+		for _, at := range some {
+			any = append(any, "sent = "+strconv.FormatInt(at, 10)+" AND seq IN ("+list(plans[at])+")")
+		}
+		which := " FROM {table}_sent WHERE shard = ? AND (" + strings.Join(any, " OR ") + ")"
+		if _, err := tx.ExecContext(ctx, r.query("INSERT INTO {table} (seq, "+rowNames+")"+over+" SELECT seq, "+rowNames+which), r.shard); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, r.query("DELETE"+which), r.shard); err != nil {
+			return err
+		}
+	}
+	var late []*stored
+	for i := range back {
+		if back[i].late {
+			late = append(late, &back[i].stored)
+		}
+	}
+	if err := r.change(ctx, tx, "{table}", late); err != nil {
+		return err
+	}
+	if since > 0 {
+		if _, err := tx.ExecContext(ctx, r.query("DELETE FROM {table}_resend WHERE shard = ? AND since = ?"), r.shard, since); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // gather notes rows that get new keys. Only those that were changed need their records.

@@ -39,6 +39,7 @@ type holding struct {
 
 	ahead  []stored  // the oldest rows after the plan, as far as they have been read
 	ask    int       // how many rows to read next
+	narrow int       // how often plans are halved, because transactions have failed
 	passed passed    // rows that need not be looked at often
 	last   marker    // of the last plan whose rows this relay keeps
 	till   time.Time // when the lease should be extended

@@ -56,17 +56,17 @@ func (s *stored) due() int64 {
 func (h *holding) choose(ctx context.Context, tx session, earliest sql.NullInt64, now int64) (plan []stored, err error) {
 	reach := h.reach(now)
 	// Half of a plan is for either, even if it has one row.
-	if most := (h.o.batch + h.odd) / 2; most > 0 && earliest.Valid && earliest.Int64 <= reach {
+	if most := (h.batch() + h.odd) / 2; most > 0 && earliest.Valid && earliest.Int64 <= reach {
 		can, topics := h.can()
-		plan, _, err = h.read(ctx, tx, "{table}_later", "WHERE shard = ? AND due <= ?"+can+" ORDER BY due LIMIT "+strconv.Itoa(most), planBytes/2, append([]any{h.shard, reach}, topics...)...)
+		plan, _, err = h.read(ctx, tx, "{table}_later", "WHERE shard = ? AND due <= ?"+can+" ORDER BY due LIMIT "+strconv.Itoa(most), h.bytes()/2, append([]any{h.shard, reach}, topics...)...)
 		if err != nil {
 			return nil, err
 		}
 		age(plan, now)
 	}
 	h.odd = 1 - h.odd
-	if most := h.o.batch - len(plan); most > 0 {
-		left := int64(planBytes)
+	if most := h.batch() - len(plan); most > 0 {
+		left := h.bytes()
 		for i := range plan {
 			left -= plan[i].size
 		}
@@ -102,15 +102,15 @@ const readAhead = 8
 // one has a greater key and is read by the same query or a later one, so it comes later.
 func (h *holding) oldest(ctx context.Context, tx session, most int, bytes int64) (rows []stored, err error) {
 	if len(h.ahead) == 0 {
-		ask := max(h.ask, h.o.batch)
+		ask := max(h.ask, h.batch())
 		can, topics := h.can()
-		h.ahead, _, err = h.read(ctx, tx, "{table}", "WHERE shard = ?"+can+" ORDER BY seq LIMIT "+strconv.Itoa(ask), planBytes, append([]any{h.shard}, topics...)...)
+		h.ahead, _, err = h.read(ctx, tx, "{table}", "WHERE shard = ?"+can+" ORDER BY seq LIMIT "+strconv.Itoa(ask), h.bytes(), append([]any{h.shard}, topics...)...)
 		if err != nil {
 			return nil, err
 		}
 		h.ask = len(h.ahead)
-		if h.ask == ask { // all of them fit into planBytes
-			h.ask = min(2*ask, readAhead*h.o.batch)
+		if h.ask == ask { // all of them fit into the bytes of a plan
+			h.ask = min(2*ask, readAhead*h.batch())
 		}
 	}
 	n := 0
@@ -124,6 +124,26 @@ func (h *holding) oldest(ctx context.Context, tx session, most int, bytes int64)
 	return rows, nil
 }
 
+// mostNarrow is how often a plan is halved.
+const mostNarrow = 10
+
+// ends notes how the last transaction has ended. A transaction has half a lease, so after one that
+// has failed the next plan is half as large, because it may have taken too long.
+func (h *holding) ends(err error) error {
+	if err != nil {
+		h.narrow, h.ask = min(h.narrow+1, mostNarrow), 0
+		return err
+	}
+	h.narrow = max(h.narrow-1, 0)
+	return nil
+}
+
+// batch returns how many rows the next plan has at most.
+func (h *holding) batch() int { return max(1, h.o.batch>>h.narrow) }
+
+// bytes returns how many bytes the records of the next plan have at most.
+func (h *holding) bytes() int64 { return planBytes >> h.narrow }
+
 // replaceAny is the letter of an enqueue that replaces any job.
 const replaceAny = string(commit.ReplaceAny)
 
@@ -136,7 +156,7 @@ type sieve struct {
 	gone    []stored         // rows that are deleted
 	parked  []*stored        // rows of the outbox that stay beyond the horizon
 	changed map[*stored]bool // rows beyond the horizon with another due time
-	stands  []int64          // rows of the outbox that become cancels
+	stands  []stored         // rows of the outbox that become cancels
 	refused []refusal
 }
 
@@ -152,60 +172,72 @@ func (h *holding) sift(ctx context.Context, tx session, rows, sent []stored, wai
 		if err := h.find(ctx, tx, s, rows, sent); err != nil {
 			return nil, err
 		}
+		if err := h.learn(ctx, tx, s, rows); err != nil {
+			return nil, err
+		}
 	}
 	for i := range rows {
 		r := &rows[i]
-		key := name{r.Topic, r.ID}
-		far := s.later[key]
-		// A later row can be the newer one: transactions were open at the same time, or the row is
-		// sent again. Then the call is about a job in Redis.
-		// If keys have started again, the newer one has the lower key.
-		older := far == nil || far.seq < r.seq || far.made < r.made
-		switch r.Kind {
-		case commit.RowEnqueue:
-			if !older && r.due() <= reach {
-				break
-			}
-			if far != nil && r.Replace != replaceAny {
-				if h.o.drop {
-					s.gone = append(s.gone, *r)
-				} else {
-					s.refuse(r, &delayq.DuplicateError{Topic: r.Topic, ID: r.ID, State: delayq.StateScheduled})
-				}
-				continue
-			}
-			s.drop(key)
-			if r.due() > reach {
-				own := *r
-				s.parked, s.later[key] = append(s.parked, &own), &own
-				if r.Replace != replaceAny {
-					s.gone = append(s.gone, *r)
-					continue
-				}
-				s.stands = append(s.stands, r.seq)
-				r.Row = commit.Row{Kind: commit.RowCancel, Topic: r.Topic, ID: r.ID, Age: r.Age}
-			}
-		case commit.RowCancel:
-			if older {
-				s.drop(key)
-			}
-		case commit.RowReschedule:
-			if far != nil && older {
-				if err := h.move(ctx, tx, far, r); err != nil {
-					if !errors.Is(err, ErrInvalid) {
-						return nil, err
-					}
-					s.refuse(r, err)
-					continue
-				}
-				s.changed[far] = true
-				s.gone = append(s.gone, *r)
-				continue
-			}
+		if far := s.later[name{r.Topic, r.ID}]; r.Kind == commit.RowReschedule && far != nil && far.Kind == 0 {
+			h.ahead = slices.Concat(rows[i:], h.ahead) // there are many large records: these rows are of the next plan
+			break
 		}
-		left = append(left, *r)
+		if s.stays(r, reach, h.o.drop) {
+			left = append(left, *r)
+		}
 	}
 	return left, h.settle(ctx, tx, s, sent)
+}
+
+// stays carries a call out if it is about a row beyond the horizon, and reports whether it has to
+// be sent.
+func (s *sieve) stays(r *stored, reach int64, drop bool) bool {
+	key := name{r.Topic, r.ID}
+	far := s.later[key]
+	// A later row can be the newer one: transactions were open at the same time, or the row is
+	// sent again. Then the call is about a job in Redis.
+	// If keys have started again, the newer one has the lower key.
+	older := far == nil || far.seq < r.seq || far.made < r.made
+	switch r.Kind {
+	case commit.RowEnqueue:
+		if !older && r.due() <= reach {
+			break
+		}
+		if far != nil && r.Replace != replaceAny {
+			if drop {
+				s.gone = append(s.gone, *r)
+			} else {
+				s.refuse(r, &delayq.DuplicateError{Topic: r.Topic, ID: r.ID, State: delayq.StateScheduled})
+			}
+			return false
+		}
+		s.drop(key)
+		if r.due() > reach {
+			own := *r
+			s.parked, s.later[key] = append(s.parked, &own), &own
+			if r.Replace != replaceAny {
+				s.gone = append(s.gone, *r)
+				return false
+			}
+			s.stands = append(s.stands, *r)
+			r.Row = commit.Row{Kind: commit.RowCancel, Topic: r.Topic, ID: r.ID, Age: r.Age}
+		}
+	case commit.RowCancel:
+		if older {
+			s.drop(key)
+		}
+	case commit.RowReschedule:
+		if far != nil && older {
+			if err := far.reschedule(r); err != nil {
+				s.refuse(r, err)
+				return false
+			}
+			s.changed[far] = true
+			s.gone = append(s.gone, *r)
+			return false
+		}
+	}
+	return true
 }
 
 // find finds the later rows of the jobs that rows are about.
@@ -256,20 +288,44 @@ func (s *sieve) drop(job name) {
 	s.parked = slices.DeleteFunc(s.parked, func(p *stored) bool { return p == far })
 }
 
-// move gives a later row the due time of a reschedule. If the job would expire, the error is
-// ErrInvalid.
-func (h *holding) move(ctx context.Context, tx session, far, r *stored) error {
-	if far.Kind == 0 { // it has not been read yet
-		read, _, err := h.read(ctx, tx, "{table}_later", "WHERE "+h.one("?"), math.MaxInt64, far.seq)
-		if err != nil {
-			return err
+// learn reads the later rows that reschedules are about, in their order, up to the bytes of a plan.
+// The others keep the kind 0.
+func (h *holding) learn(ctx context.Context, tx session, s *sieve, rows []stored) error {
+	var wanted []*stored
+	var keys []stored
+	seen := make(map[*stored]bool)
+	for i := range rows {
+		far := s.later[name{rows[i].Topic, rows[i].ID}]
+		if rows[i].Kind == commit.RowReschedule && far != nil && !seen[far] {
+			seen[far], wanted, keys = true, append(wanted, far), append(keys, *far)
 		}
-		if len(read) == 0 {
-			return fmt.Errorf("outbox: row %d has disappeared", far.seq)
-		}
-		*far = read[0]
 	}
-	return far.reschedule(r)
+	if len(wanted) == 0 {
+		return nil
+	}
+	which, args := h.among(keys)
+	found, _, err := h.outline(ctx, tx, "{table}_later", "WHERE "+which, args...)
+	if err != nil {
+		return err
+	}
+	byKey := make(map[int64]stored, len(found))
+	for _, row := range found {
+		byKey[row.seq] = row
+	}
+	for i, far := range wanted {
+		row, there := byKey[far.seq]
+		if !there {
+			return disappeared(far.seq)
+		}
+		keys[i] = row
+	}
+	if keys, err = h.fill(ctx, tx, "{table}_later", "", keys, h.bytes()); err != nil {
+		return err
+	}
+	for i := range keys {
+		*wanted[i] = keys[i]
+	}
+	return nil
 }
 
 // reschedule gives a row of an enqueue the due time of a reschedule. If the job would expire, or if
@@ -302,15 +358,13 @@ func (s *stored) reschedule(r *stored) error {
 
 // settle writes what a sieve has decided.
 func (h *holding) settle(ctx context.Context, tx session, s *sieve, sent []stored) error {
-	for _, row := range s.refused {
-		if err := h.bury(ctx, tx, row); err != nil {
-			return err
-		}
+	if err := h.bury(ctx, tx, s.refused); err != nil {
+		return err
 	}
 	h.complain(s.refused)
 	// The later rows first, because a row can get the key of one of them.
 	gone, changed := s.of(true)
-	if err := errors.Join(h.change(ctx, tx, changed), h.remove(ctx, tx, gone)); err != nil {
+	if err := errors.Join(h.change(ctx, tx, "{table}_later", changed), h.remove(ctx, tx, gone)); err != nil {
 		return err
 	}
 	if len(s.parked) > 0 {
@@ -328,15 +382,16 @@ func (h *holding) settle(ctx context.Context, tx session, s *sieve, sent []store
 			return err
 		}
 	}
-	for _, seq := range s.stands {
-		_, err := tx.ExecContext(ctx, h.query("UPDATE {table} SET kind = ?, replaces = '', due_at = 0, delay_ms = 0, record = ? WHERE "+h.one("?")),
-			int(commit.RowCancel), []byte{}, seq)
+	if len(s.stands) > 0 {
+		which, args := h.among(s.stands)
+		_, err := tx.ExecContext(ctx, h.query("UPDATE {table} SET kind = ?, replaces = '', due_at = 0, delay_ms = 0, record = ? WHERE "+which),
+			append([]any{int(commit.RowCancel), []byte{}}, args...)...)
 		if err != nil {
 			return err
 		}
 	}
 	gone, changed = s.of(false)
-	if err := h.change(ctx, tx, changed); err != nil {
+	if err := h.change(ctx, tx, "{table}_later", changed); err != nil {
 		return err
 	}
 	return h.remove(ctx, tx, gone)
@@ -358,12 +413,33 @@ func (s *sieve) of(later bool) (gone []stored, changed []*stored) {
 	return gone, changed
 }
 
-// change gives later rows other due times.
-func (h *holding) change(ctx context.Context, tx session, rows []*stored) error {
-	for _, far := range rows {
-		_, err := tx.ExecContext(ctx, h.query("UPDATE {table}_later SET due_at = ?, delay_ms = ?, record = ?, due = ? WHERE "+h.one("?")),
-			far.DueAt, far.DueIn, []byte(far.Record), far.due(), far.seq)
-		if err != nil {
+// change writes the due times of rows that were rescheduled.
+func (h *holding) change(ctx context.Context, tx session, table string, rows []*stored) error {
+	columns := []struct {
+		name  string
+		value func(*stored) any
+	}{
+		{"due_at", func(s *stored) any { return s.DueAt }},
+		{"delay_ms", func(s *stored) any { return s.DueIn }},
+		{"record", func(s *stored) any { return []byte(s.Record) }},
+		{"due", func(s *stored) any { return s.due() }},
+	}
+	if table != "{table}_later" {
+		columns = columns[:3]
+	}
+	for some := range slices.Chunk(rows, mostGiven) {
+		var sets []string
+		var args []any
+		for _, column := range columns {
+			values, more := given(some, func(s *stored) int64 { return s.seq }, column.value, column.name)
+			sets, args = append(sets, column.name+" = "+values), append(args, more...)
+		}
+		keys := make([]stored, len(some))
+		for i := range some {
+			keys[i].seq = some[i].seq
+		}
+		which, list := h.among(keys)
+		if _, err := tx.ExecContext(ctx, h.query("UPDATE "+table+" SET "+strings.Join(sets, ", ")+" WHERE "+which), append(args, list...)...); err != nil {
 			return err
 		}
 	}
@@ -373,21 +449,20 @@ func (h *holding) change(ctx context.Context, tx session, rows []*stored) error 
 // vacate gives later rows other keys that have the keys of rows, because keys have started again.
 // Rows that are sent in the same plan are among them.
 func (h *holding) vacate(ctx context.Context, tx session, rows, sent []stored) error {
-	which, args := h.among(rows)
-	keys := strings.TrimPrefix(which, "shard = "+strconv.Itoa(h.shard)+" AND ") // of all shards
-	found, err := tx.QueryContext(ctx, h.query("SELECT seq, (SELECT MAX(seq) FROM {table}_later) FROM {table}_later WHERE "+keys), args...)
+	which, args := h.keyed(rows) // of all shards
+	found, err := tx.QueryContext(ctx, h.query("SELECT seq, (SELECT MAX(seq) FROM {table}_later) FROM {table}_later WHERE "+which), args...)
 	if err != nil {
 		return err
 	}
 	defer found.Close()
-	var taken []int64
+	var taken []stored
 	var last int64
 	for found.Next() {
 		var seq int64
 		if err := found.Scan(&seq, &last); err != nil {
 			return err
 		}
-		taken = append(taken, seq)
+		taken = append(taken, stored{seq: seq})
 	}
 	if err := errors.Join(found.Err(), found.Close()); err != nil {
 		return err
@@ -395,15 +470,17 @@ func (h *holding) vacate(ctx context.Context, tx session, rows, sent []stored) e
 	for i := range rows { // which get their keys next
 		last = max(last, rows[i].seq)
 	}
-	for _, seq := range taken {
-		last++
-		if _, err := tx.ExecContext(ctx, h.query("UPDATE {table}_later SET seq = ? WHERE seq = ?"), last, seq); err != nil {
+	other := make(map[int64]int64, len(taken))
+	for some := range slices.Chunk(taken, mostGiven) {
+		key, args := given(some, func(s stored) int64 { return s.seq }, func(s stored) any { last++; other[s.seq] = last; return last }, "seq")
+		which, list := h.keyed(some)
+		if _, err := tx.ExecContext(ctx, h.query("UPDATE {table}_later SET seq = "+key+" WHERE "+which), append(args, list...)...); err != nil {
 			return err
 		}
-		for i := range sent {
-			if sent[i].later && sent[i].seq == seq {
-				sent[i].seq = last
-			}
+	}
+	for i := range sent {
+		if seq := other[sent[i].seq]; sent[i].later && seq > 0 {
+			sent[i].seq = seq
 		}
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -299,28 +300,39 @@ func (r *resending) plan(ctx context.Context, since, before int64) (list []kept,
 		case err != nil:
 			return err
 		}
-		rows, _, err = r.read(ctx, r.conn, "{table}_sent", "WHERE shard = ? AND sent = ? ORDER BY seq DESC", 1<<62, r.shard, at)
+		if rows, _, err = r.outline(ctx, r.conn, "{table}_sent", "WHERE shard = ? AND sent = ? ORDER BY seq DESC", r.shard, at); err != nil {
+			return err
+		}
+		rows, err = r.fill(ctx, r.conn, "{table}_sent", " AND sent = "+strconv.FormatInt(at, 10), rows, math.MaxInt64)
 		return err
 	})
 	if err != nil || len(rows) == 0 {
 		return nil, err
 	}
-	topics := make(map[string][]*kept)
 	list = make([]kept, len(rows))
+	topics := make(map[string][]*kept)
 	for i := range slices.Backward(rows) {
 		list[i] = kept{stored: rows[i], at: at, lost: true}
 		topics[rows[i].Topic] = append(topics[rows[i].Topic], &list[i])
 	}
+	r.looked += len(list)
+	return list, r.recall(ctx, topics, mark, number)
+}
+
+// recall finds out which rows of a plan Redis remembers. It extends the lease meanwhile, because
+// each topic has calls of its own.
+func (r *resending) recall(ctx context.Context, topics map[string][]*kept, mark marker, number int64) (err error) {
+	ctx, stop := r.keepLease(ctx)
+	defer func() { err = errors.Join(err, stop()) }()
 	for topic, sent := range topics {
 		// Which release has sent the plan is not known. A series that was not used has no receipt.
 		for _, sealed := range []bool{true, false} {
 			if err := r.remembered(ctx, topic, divide(sent, sealed), mark, number, sealed); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
-	r.looked += len(list)
-	return list, nil
+	return nil
 }
 
 // Bounds of a call, as docs/protocol.md has them.
@@ -442,43 +454,6 @@ func (r *resending) inShard(ctx context.Context, work func(ctx context.Context, 
 		return errOvertaken
 	}
 	r.till = time.Now().Add(r.o.lease / 2)
-	return nil
-}
-
-func (r *resending) putBack(ctx context.Context, tx session, back []kept, since int64) error {
-	over := ""
-	if r.box.dialect == Postgres {
-		over = " OVERRIDING SYSTEM VALUE"
-	}
-	if err := r.taken(ctx, tx, back); err != nil {
-		return err
-	}
-	plans := make(map[int64][]stored)
-	for i := range back {
-		plans[back[i].at] = append(plans[back[i].at], back[i].stored)
-	}
-	for at, rows := range plans {
-		which := " FROM {table}_sent WHERE shard = ? AND sent = ? AND seq IN (" + list(rows) + ")"
-		if _, err := tx.ExecContext(ctx, r.query("INSERT INTO {table} (seq, "+rowNames+")"+over+" SELECT seq, "+rowNames+which), r.shard, at); err != nil {
-			return err
-		}
-		if _, err := tx.ExecContext(ctx, r.query("DELETE"+which), r.shard, at); err != nil {
-			return err
-		}
-	}
-	for _, row := range back {
-		if !row.late {
-			continue
-		}
-		if _, err := tx.ExecContext(ctx, r.query("UPDATE {table} SET due_at = ?, delay_ms = ?, record = ? WHERE "+r.one("?")), row.DueAt, row.DueIn, []byte(row.Record), row.seq); err != nil {
-			return err
-		}
-	}
-	if since > 0 {
-		if _, err := tx.ExecContext(ctx, r.query("DELETE FROM {table}_resend WHERE shard = ? AND since = ?"), r.shard, since); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 

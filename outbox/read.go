@@ -4,9 +4,12 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // byTable divides rows by the table that has them.
@@ -67,15 +70,19 @@ type querier interface {
 
 // among returns a condition for rows of the shard by their keys, and its arguments.
 func (h *holding) among(rows []stored) (condition string, args []any) {
-	if h.box.dialect == Postgres { // so that one prepared statement does for all
-		return h.one("ANY(CAST(CAST(? AS text) AS bigint[]))"), []any{"{" + list(rows) + "}"}
+	condition, args = h.keyed(rows)
+	if h.box.dialect == Postgres {
+		condition = "shard = " + strconv.Itoa(h.shard) + " AND " + condition
 	}
-	return "seq IN (" + list(rows) + ")", nil
+	return condition, args
 }
 
-// one returns a condition for a row of the shard by its key.
-func (h *holding) one(key string) string {
-	return "shard = " + strconv.Itoa(h.shard) + " AND seq = " + key
+// keyed returns a condition for rows of all shards by their keys, and its arguments.
+func (h *holding) keyed(rows []stored) (condition string, args []any) {
+	if h.box.dialect == Postgres { // so that one prepared statement does for all
+		return "seq = ANY(CAST(CAST(? AS text) AS bigint[]))", []any{"{" + list(rows) + "}"}
+	}
+	return "seq IN (" + list(rows) + ")", nil
 }
 
 // age gives rows their age at a time of the database. A row that was made later, before it was
@@ -88,6 +95,16 @@ func age(rows []stored, now int64) {
 
 // read reads rows of a table up to a size, at least one, and the time of the database.
 func (h *holding) read(ctx context.Context, q querier, table, which string, most int64, args ...any) (list []stored, now int64, err error) {
+	list, now, err = h.outline(ctx, q, table, which, args...)
+	if err != nil {
+		return nil, 0, err
+	}
+	list, err = h.fill(ctx, q, table, "", list, most)
+	return list, now, err
+}
+
+// outline reads rows without their records, except for small ones, and the time of the database.
+func (h *holding) outline(ctx context.Context, q querier, table, which string, args ...any) (list []stored, now int64, err error) {
 	rows, err := q.QueryContext(ctx, h.query("SELECT seq, kind, topic, id, replaces, due_at, delay_ms, made, LENGTH(record), CASE WHEN LENGTH(record) <= "+
 		strconv.Itoa(inline)+" THEN record END, (SELECT {now}) FROM "+table+" "+which), args...)
 	if err != nil {
@@ -103,35 +120,70 @@ func (h *holding) read(ctx context.Context, q querier, table, which string, most
 		s.ID, s.Record = string(id), string(record)
 		list = append(list, s)
 	}
-	if err := rows.Err(); err != nil {
-		return nil, 0, err
-	}
-	if err := rows.Close(); err != nil {
-		return nil, 0, err
-	}
-	bytes := int64(0)
-	for i := range list {
-		if bytes += list[i].size; i > 0 && bytes > most {
-			return list[:i], now, nil
-		}
-		if err := h.fill(ctx, q, table, &list[i]); err != nil {
-			return nil, 0, err
-		}
-	}
-	return list, now, nil
+	return list, now, errors.Join(rows.Err(), rows.Close())
 }
 
-// fill reads the record of a row that has a large one.
-func (h *holding) fill(ctx context.Context, q querier, table string, s *stored) error {
-	if int64(len(s.Record)) == s.size {
-		return nil
+// fill reads the large records of rows that have been outlined, in one query. It returns the first
+// rows up to a size, at least one. A scope is one more condition for the rows of the table.
+func (h *holding) fill(ctx context.Context, q querier, table, scope string, list []stored, most int64) ([]stored, error) {
+	var large []stored
+	bytes, n := int64(0), 0
+	for ; n < len(list); n++ {
+		if bytes += list[n].size; n > 0 && bytes > most {
+			break
+		}
+		if int64(len(list[n].Record)) != list[n].size {
+			large = append(large, list[n])
+		}
 	}
-	var record []byte
-	if err := q.QueryRowContext(ctx, h.query("SELECT record FROM "+table+" WHERE "+h.one("?")), s.seq).Scan(&record); err != nil {
-		return err
+	if list = list[:n]; len(large) == 0 {
+		return list, nil
 	}
-	s.Record = string(record)
-	return nil
+	which, args := h.among(large)
+	rows, err := q.QueryContext(ctx, h.query("SELECT seq, record FROM "+table+" WHERE "+which+scope), args...)
+	if err != nil {
+		return nil, h.box.explain(err)
+	}
+	defer rows.Close()
+	records := make(map[int64]string, len(large))
+	for rows.Next() {
+		var seq int64
+		var record []byte
+		if err := rows.Scan(&seq, &record); err != nil {
+			return nil, err
+		}
+		records[seq] = string(record)
+	}
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return nil, err
+	}
+	for _, row := range large {
+		if _, found := records[row.seq]; !found {
+			return nil, disappeared(row.seq)
+		}
+	}
+	for i := range list {
+		if int64(len(list[i].Record)) != list[i].size {
+			list[i].Record = records[list[i].seq]
+		}
+	}
+	return list, nil
+}
+
+func disappeared(seq int64) error {
+	return fmt.Errorf("outbox: row %d has disappeared", seq)
+}
+
+// mostGiven is how many rows a statement gives values of their own.
+const mostGiven = 100
+
+// given returns an expression that has a value of its own for each of some rows, by their keys, and
+// its arguments. For other rows it has another value.
+func given[T any](rows []T, key func(T) int64, value func(T) any, other string) (expression string, args []any) {
+	for _, row := range rows {
+		args = append(args, key(row), value(row))
+	}
+	return "CASE seq" + strings.Repeat(" WHEN ? THEN ?", len(rows)) + " ELSE " + other + " END", args
 }
 
 // list returns the keys of rows, separated by commas.

@@ -107,8 +107,8 @@ const (
 	mostRows   = mostListed - 1
 	mostListed = 1000 // that any release reads. The seal takes the place of a row.
 	planBytes  = 4 << 20
-	// inline is the size up to which records come with the list of rows. Larger ones are read one
-	// by one, so that planBytes bounds what is in memory.
+	// inline is the size up to which records come with the list of rows. Larger ones are read when
+	// the list is there, so that planBytes bounds what is in memory.
 	inline = 4 << 10
 )
 

@@ -271,3 +271,71 @@ func TestShardInAnotherState(t *testing.T) {
 	require.NotEqual(t, before, h.name)
 	require.Len(t, h.plan, 2)
 }
+
+// After a transaction that has failed, plans are half as large, until one has succeeded.
+func TestPlansAreSmallerAfterAnError(t *testing.T) {
+	h, _ := newHolding(t, Batch(100))
+	for i := range 100 {
+		h.enqueue(t, strconv.Itoa(i), 1)
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 3 {
+		require.Error(t, h.next(over, new(ending)))
+	}
+	for _, most := range []int{12, 25, 50, 13} {
+		require.NoError(t, h.next(t.Context(), new(ending)))
+		require.Len(t, h.plan, most)
+	}
+	for range 100 {
+		require.Error(t, h.next(over, new(ending)))
+	}
+	h.enqueue(t, "100", 1)
+	h.enqueue(t, "101", 1)
+	require.NoError(t, h.next(t.Context(), new(ending)))
+	require.Len(t, h.plan, 1, "a plan is never empty because of that")
+}
+
+// While a relay asks Redis which rows it remembers, it extends its lease.
+func TestLeaseWhileRedisIsAskedWhatItRemembers(t *testing.T) {
+	h, rdb := newHolding(t, Keep(time.Hour), Lease(time.Second))
+	h.enqueue(t, "a", 1)
+	for h.enqueued(t, rdb) == "" || len(h.plan) > 0 {
+		_, err := h.turn(t.Context())
+		require.NoError(t, err)
+	}
+	var until int64
+	asked := 0
+	h.client = delayq.NewClient(rdb)
+	rdb.AddHook(before(func() {
+		asked++
+		_, err := h.db.Exec("UPDATE delayq_outbox_shards SET held_until = 0")
+		require.NoError(t, err)
+		require.Eventually(t, func() bool {
+			return h.db.QueryRow("SELECT held_until FROM delayq_outbox_shards").Scan(&until) == nil && until > 0
+		}, time.Minute, time.Millisecond)
+	}))
+	h.again = 1
+	require.NoError(t, h.resend(t.Context()))
+	require.NotZero(t, asked)
+}
+
+func (h *holding) enqueued(t *testing.T, rdb *redis.Client) string {
+	return rdb.HGet(t.Context(), "delayq:{topic}:stats", "enqueued").Val()
+}
+
+// A before hook does something before each command.
+type before func()
+
+func (before) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (b before) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		b()
+		return next(ctx, cmd)
+	}
+}
+
+func (before) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}

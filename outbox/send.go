@@ -13,13 +13,6 @@ import (
 	"github.com/delayq/delayq/internal/commit"
 )
 
-// A refusal is a row that Redis has refused for good.
-type refusal struct {
-	seq       int64
-	topic, id string
-	reason    string
-}
-
 func (s *stored) refuse(reason string) refusal {
 	return refusal{s.seq, s.Topic, s.ID, strings.ToValidUTF8(strings.ReplaceAll(reason, "\x00", ""), "\uFFFD")}
 }

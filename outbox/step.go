@@ -28,10 +28,8 @@ func (h *holding) next(ctx context.Context, end *ending) error {
 		name, last = newName(), marker{}
 	}
 	held, err := h.inTx(ctx, func(ctx context.Context, tx session) error {
-		for _, row := range end.refused {
-			if err := h.bury(ctx, tx, row); err != nil {
-				return err
-			}
+		if err := h.bury(ctx, tx, end.refused); err != nil {
+			return err
 		}
 		expression := h.box.dialect.server()
 		if h.box.dialect == Postgres {
@@ -68,7 +66,7 @@ func (h *holding) next(ctx context.Context, end *ending) error {
 		_, err = tx.ExecContext(ctx, h.query("UPDATE {table}_shards SET name = ?, number = ?, plan = ? WHERE shard = ?"), name, number, encodePlan(mark, rows, seal), h.shard)
 		return err
 	})
-	if err != nil || !held {
+	if h.ends(err) != nil || !held {
 		return err
 	}
 	if end.renamed != "" {
@@ -112,27 +110,6 @@ func (e *ending) unrefused(rows []stored) []stored {
 		}
 	}
 	return list
-}
-
-// bury writes a refused row to the dead rows. A cancel that stands for a row beyond the horizon
-// takes that row with it. If a dead row has its key, because keys have started again, it gets
-// another one.
-func (h *holding) bury(ctx context.Context, tx session, row refusal) error {
-	for _, table := range []string{"{table}_later", "{table}"} {
-		key := "CASE WHEN EXISTS (SELECT 1 FROM {table}_dead WHERE seq = ?) THEN (SELECT MAX(seq) + 1 FROM {table}_dead) ELSE seq END"
-		result, err := tx.ExecContext(ctx, h.query("INSERT INTO {table}_dead (seq, "+rowNames+", reason, refused) SELECT "+key+", "+rowNames+", ?, {now} FROM "+table+" WHERE "+h.one("?")+" AND topic = ? AND id = ?"),
-			row.seq, row.reason, row.seq, row.topic, []byte(row.id))
-		if err != nil {
-			return err
-		}
-		if n, err := result.RowsAffected(); err != nil || n > 0 {
-			if err == nil && table != "{table}" {
-				_, err = tx.ExecContext(ctx, h.query("DELETE FROM {table}_later WHERE "+h.one("?")), row.seq)
-			}
-			return err
-		}
-	}
-	return nil
 }
 
 // remove deletes rows.

@@ -14,6 +14,8 @@ type Life struct {
 	left  atomic.Int64
 	late  bool          // the last one is carried out
 	Ended chan struct{} // closed by the last one
+
+	Hear func(statement string) // is called before each statement; nil: nobody listens. Set it before Open.
 }
 
 // ErrDead is the error of whatever a dead process tries.
@@ -38,6 +40,12 @@ func (l *Life) Step(do func() error) error {
 		}
 	}
 	return ErrDead
+}
+
+func (l *Life) heard(statement string) {
+	if l.Hear != nil {
+		l.Hear(statement)
+	}
 }
 
 // Dead reports whether it is over.
@@ -79,6 +87,7 @@ func (c *mortalConn) BeginTx(ctx context.Context, opts driver.TxOptions) (tx dri
 }
 
 func (c *mortalConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (r driver.Result, err error) {
+	c.heard(query)
 	err = c.Step(func() (err error) {
 		r, err = c.Conn.(driver.ExecerContext).ExecContext(ctx, query, args)
 		return err
@@ -87,6 +96,7 @@ func (c *mortalConn) ExecContext(ctx context.Context, query string, args []drive
 }
 
 func (c *mortalConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (r driver.Rows, err error) {
+	c.heard(query)
 	err = c.Step(func() (err error) {
 		r, err = c.Conn.(driver.QueryerContext).QueryContext(ctx, query, args)
 		return err
