@@ -68,7 +68,7 @@ var (
 	outboxRows   = &family{"delayq.outbox_rows", "{row}", "Committed rows that wait for a relay. Counting ends at 10,000.", false}
 	outboxOldest = &family{"delayq.outbox_oldest_row", "s", "How long the oldest row has waited, by the clock of the database. 0 if none waits.", false}
 	outboxDead   = &family{"delayq.outbox_dead_rows", "{row}", "Rows that Redis has refused. Counting ends at 10,000.", false}
-	outboxLater  = &family{"delayq.outbox_later_rows", "{row}", "Rows that are due beyond the horizon. Counting ends at 100,000.", false}
+	outboxLater  = &family{"delayq.outbox_later_rows", "{row}", "Rows that are due beyond the horizon. Counting ends at 10,000.", false}
 	outboxUp     = &family{"delayq.outbox_up", "", "1 if the last look at the outbox could read it.", false}
 )
 

@@ -37,17 +37,19 @@ type holding struct {
 
 	unconfirmed map[string]bool // topics of the plan that have a call which replicas have not confirmed
 
-	ahead  []stored  // the oldest rows after the plan, as far as they have been read
-	ask    int       // how many rows to read next
-	narrow int       // how often plans are halved, because transactions have failed
-	passed passed    // rows that need not be looked at often
-	last   marker    // of the last plan whose rows this relay keeps
-	till   time.Time // when the lease should be extended
-	trims  time.Time // when kept rows should be trimmed
-	odd    int       // 1 in every other plan
-	beat   atomic.Int64
-	again  int64 // kept rows are to be sent again since this time, Unix ms; 0: none
-	paces  int   // see pace
+	ahead   []stored  // the oldest rows after the plan, as far as they have been read
+	ask     int       // how many rows to read next
+	narrow  int       // how often plans are halved, because transactions have failed
+	passed  passed    // rows that need not be looked at often
+	last    marker    // of the last plan whose rows this relay keeps
+	till    time.Time // when the lease should be extended
+	trims   time.Time // when kept rows should be trimmed
+	drops   time.Time // when dead rows should be looked at
+	dropped int       // dead rows that were deleted since they were within the limit
+	odd     int       // 1 in every other plan
+	beat    atomic.Int64
+	again   int64 // kept rows are to be sent again since this time, Unix ms; 0: none
+	paces   int   // see pace
 
 	proven   bool      // since it holds the shard, Redis has carried out calls
 	failures int       // of Redis since then
@@ -84,6 +86,11 @@ func (h *holding) turn(ctx context.Context) (wait time.Duration, err error) {
 	}
 	if h.o.keep > 0 && time.Now().After(h.trims) {
 		if err := h.trim(ctx); err != nil {
+			return 0, h.lose(err)
+		}
+	}
+	if h.shard == 0 && time.Now().After(h.drops) {
+		if err := h.drop(ctx); err != nil {
 			return 0, h.lose(err)
 		}
 	}

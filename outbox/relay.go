@@ -26,6 +26,7 @@ type Relay struct {
 	mu             sync.Mutex
 	running, ended bool
 	notes          []note // of each shard
+	deleted        int64  // dead rows
 }
 
 type relayOptions struct {
@@ -35,6 +36,8 @@ type relayOptions struct {
 	horizon time.Duration // 0: none
 	keep    time.Duration // 0: no row is kept
 	drop    bool          // rows whose ID an unfinished job has
+	dead    int           // rows that are kept …
+	deadAge time.Duration // … for as long
 	logger  *slog.Logger
 
 	patience time.Duration
@@ -117,7 +120,10 @@ const (
 func (b *Outbox) Relay(db *sql.DB, client *delayq.Client, opts ...RelayOption) *Relay {
 	r := &Relay{
 		box: b, db: db, client: client, id: rand.Text(), notes: make([]note, b.shards),
-		o: relayOptions{poll: 100 * time.Millisecond, lease: 10 * time.Second, batch: mostRows, logger: slog.Default(), patience: patience},
+		o: relayOptions{
+			poll: 100 * time.Millisecond, lease: 10 * time.Second, batch: mostRows, logger: slog.Default(), patience: patience,
+			dead: 1_000_000, deadAge: 90 * 24 * time.Hour,
+		},
 	}
 	if db == nil || client == nil {
 		r.err = fmt.Errorf("%w: a relay needs a database and a client", ErrInvalid)

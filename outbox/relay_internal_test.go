@@ -339,3 +339,44 @@ func (b before) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func (before) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
+
+// Dead rows over the limit are deleted, the oldest ones first. That is logged when it begins and
+// when it ends.
+func TestDeadRowsOverTheLimit(t *testing.T) {
+	var log strings.Builder
+	h, _ := newHolding(t, DeadLimit(1500, time.Hour), Logger(slog.New(slog.NewTextHandler(&log, nil))))
+	look := func(left ...int) {
+		t.Helper()
+		for _, want := range left {
+			_, err := h.turn(t.Context())
+			require.NoError(t, err)
+			var n, most int
+			require.NoError(t, h.db.QueryRow("SELECT COUNT(*), COALESCE(MAX(seq), 0) FROM delayq_outbox_dead").Scan(&n, &most))
+			require.Equal(t, want, n)
+			if n > 0 {
+				require.Equal(t, 4000, most, "the youngest ones stay")
+			}
+		}
+	}
+	_, err := h.db.Exec("WITH RECURSIVE n(seq) AS (SELECT 1 UNION ALL SELECT seq + 1 FROM n WHERE seq < 4000) " +
+		"INSERT INTO delayq_outbox_dead (seq, " + rowNames + ", reason, refused) " +
+		"SELECT seq, 0, 1, 't', x'31', '', 0, 0, 0, x'', 'why', " + SQLite.clock() + " FROM n")
+	require.NoError(t, err)
+	look(3000, 2000, 1500, 1500) // without a wait while there are many
+	require.False(t, time.Now().After(h.drops))
+	require.EqualValues(t, 2500, h.State().Deleted)
+	require.Equal(t, 1, strings.Count(log.String(), "over the limit"), log.String())
+	h.drops = time.Time{}
+	look(1500)
+	require.Contains(t, log.String(), "deleted=2500")
+
+	_, err = h.db.Exec("UPDATE delayq_outbox_dead SET refused = refused - 3600001 WHERE seq < 3900")
+	require.NoError(t, err)
+	h.drops = time.Time{}
+	look(500, 101, 101)
+	require.Equal(t, 2, strings.Count(log.String(), "over the limit"), log.String())
+	h.shard, h.drops = 1, time.Time{}
+	h.o.dead = 0
+	require.NoError(t, h.drop(t.Context()))
+	look(0)
+}

@@ -13,6 +13,7 @@ type RelayState struct {
 	Held    int       // that this relay holds; the others are held by other relays, or by none
 	Success time.Time // when each shard had been looked after without an error; zero: not yet
 	Err     error     // why a shard cannot be looked after; nil: all can be
+	Deleted int64     // dead rows over the DeadLimit that this relay has deleted
 }
 
 // State returns how the relay is doing. It is safe for concurrent use, and asks neither the
@@ -20,7 +21,7 @@ type RelayState struct {
 func (r *Relay) State() RelayState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := RelayState{Running: r.running, Shards: r.box.shards}
+	s := RelayState{Running: r.running, Shards: r.box.shards, Deleted: r.deleted}
 	for shard := range r.box.shards {
 		n := r.notes[shard]
 		if n.held {

@@ -105,7 +105,7 @@ var (
 	outboxDead = &family{"delayq_outbox_dead_rows", gauge, nil,
 		"Rows that Redis has refused. Counting ends at 10,000."}
 	outboxLater = &family{"delayq_outbox_later_rows", gauge, nil,
-		"Rows that are due beyond the horizon. Counting ends at 100,000."}
+		"Rows that are due beyond the horizon. Counting ends at 10,000."}
 	outboxUp = &family{"delayq_outbox_up", gauge, nil,
 		"1 if the last look at the outbox could read it."}
 )

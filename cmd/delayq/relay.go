@@ -23,31 +23,33 @@ import (
 
 // A relayFlags holds the flags of the command relay.
 type relayFlags struct {
-	dsn     string
-	file    string
-	dialect string
-	table   string
-	shards  int
-	horizon time.Duration
-	keep    time.Duration
-	since   string
-	migrate bool
-	schema  bool
-	metrics string
-	check   bool
-	oldest  time.Duration
-	name    string
-	drop    bool
-	dead    bool
-	revive  string
-	discard string
+	dsn      string
+	file     string
+	dialect  string
+	table    string
+	shards   int
+	horizon  time.Duration
+	keep     time.Duration
+	since    string
+	migrate  bool
+	schema   bool
+	metrics  string
+	check    bool
+	oldest   time.Duration
+	name     string
+	drop     bool
+	deadRows int
+	deadAge  time.Duration
+	dead     bool
+	revive   string
+	discard  string
 }
 
 // envDSN holds the address of the database of an outbox, which can have a password in it.
 const envDSN = envPrefix + "DSN"
 
 func (a *app) relayCommand() *cobra.Command {
-	f := relayFlags{table: "delayq_outbox", shards: 1, oldest: time.Minute}
+	f := relayFlags{table: "delayq_outbox", shards: 1, oldest: time.Minute, deadRows: 1_000_000, deadAge: 90 * 24 * time.Hour}
 	cmd := &cobra.Command{
 		Use:   "relay",
 		Short: "Send the rows of an outbox from a database to Redis",
@@ -85,7 +87,8 @@ whose tables have the same name in several databases.
 
 --dead lists the rows that Redis has refused, and ends. --revive writes one of them once
 more, by its key, or all of them, and --discard deletes it. With --drop-duplicates a
-second row of an ID whose job has not finished is deleted and not refused.
+second row of an ID whose job has not finished is deleted and not refused. Of dead rows
+over --dead-rows, or older than --dead-age, the oldest ones are deleted.
 
 SIGINT and SIGTERM end the batch in progress, and the relay with exit code 0.`,
 		Example: `  delayq relay --schema --dialect postgres
@@ -119,6 +122,8 @@ SIGINT and SIGTERM end the batch in progress, and the relay with exit code 0.`,
 	s.Var(&duration{&f.oldest}, "oldest", "how long a row may wait, for --check")
 	s.StringVar(&f.name, "name", "", "the outbox's `name` in the metrics; without it that of the table")
 	s.BoolVar(&f.drop, "drop-duplicates", false, "delete rows whose ID an unfinished job has; without it they are dead rows")
+	s.IntVar(&f.deadRows, "dead-rows", f.deadRows, "how many dead rows are kept, from 0 to 10000000")
+	s.Var(&duration{&f.deadAge}, "dead-age", "for how long dead rows are kept, at least 1m")
 	s.BoolVar(&f.dead, "dead", false, "list the rows that Redis has refused, and do nothing else")
 	s.StringVar(&f.revive, "revive", "", "write a dead row once more, by its `key`, or all, and do nothing else")
 	s.StringVar(&f.discard, "discard", "", "delete a dead row by its `key`, or all, and do nothing else")
@@ -147,7 +152,7 @@ func (a *app) relay(ctx context.Context, f *relayFlags) (failed error) {
 		return a.deadRows(ctx, box, dialect, dsn, f)
 	}
 	log := slog.New(slog.NewTextHandler(a.err, nil))
-	opts := []outbox.RelayOption{outbox.Logger(log)}
+	opts := []outbox.RelayOption{outbox.Logger(log), outbox.DeadLimit(f.deadRows, f.deadAge)}
 	if f.horizon != 0 {
 		opts = append(opts, outbox.Horizon(f.horizon))
 	}
@@ -207,7 +212,10 @@ func (a *app) relayMetrics(box *outbox.Outbox, relay *outbox.Relay, db *sql.DB, 
 		return prom.OutboxStats(s), ofDatabase(err, dsn)
 	}, prom.Logger(log))
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(rows, prom.NewCollector(insp, prom.Logger(log)))
+	reg.MustRegister(rows, prom.NewCollector(insp, prom.Logger(log)), prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "delayq_outbox_deleted_rows_total", Help: "Dead rows over the limit that this relay has deleted.",
+		ConstLabels: prometheus.Labels{"outbox": cmp.Or(f.name, f.table)},
+	}, func() float64 { return float64(relay.State().Deleted) }))
 	return serveMetrics(f.metrics, reg, log, map[string]func() error{
 		"/livez": relay.Live, "/readyz": func() error { return ofDatabase(relay.Ready(), dsn) },
 	})

@@ -88,3 +88,40 @@ func TestRelayDropsDuplicates(t *testing.T) {
 		require.NoError(t, err)
 	}
 }
+
+// A relay deletes dead rows over --dead-rows.
+func TestRelayDeletesDeadRows(t *testing.T) {
+	t.Parallel()
+	cli, _ := onRealRedis(t)
+	file := filepath.Join(t.TempDir(), "shop.db")
+	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(10000)")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	box, err := outbox.New(outbox.SQLite)
+	require.NoError(t, err)
+	require.NoError(t, box.Migrate(t.Context(), db))
+	_, err = db.Exec("INSERT INTO delayq_outbox_dead (seq, shard, kind, topic, id, replaces, due_at, delay_ms, made, record, reason, refused) " +
+		"VALUES (1, 0, 1, 'mail', x'31', '', 0, 0, 0, x'', 'because', 0), (2, 0, 1, 'mail', x'32', '', 0, 0, 0, x'', 'because', 9000000000000)")
+	require.NoError(t, err)
+	left := func(flags ...string) func(want int64) {
+		cmd := cli.command(append([]string{"relay"}, flags...)...)
+		cmd.Env = append(cmd.Env, "DELAYQ_DSN=sqlite://"+file)
+		require.NoError(t, cmd.Start())
+		t.Cleanup(func() { _ = cmd.Process.Kill() }) // if the test has failed
+		return func(want int64) {
+			require.Eventually(t, func() bool {
+				s, err := box.Stats(t.Context(), db)
+				return err == nil && s.Dead == want
+			}, time.Minute, time.Millisecond, flags)
+			require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+			require.NoError(t, cmd.Wait())
+		}
+	}
+	left("--dead-age", "2h")(1)
+	left("--dead-rows", "0")(0)
+	for _, bad := range [][]string{{"--dead-rows", "-1"}, {"--dead-age", "1s"}} {
+		r := cli.do("", append([]string{"relay", "--dsn", "sqlite://" + file}, bad...)...)
+		require.Equal(t, exitUsage, r.code, r.err)
+		require.Contains(t, r.err, "DeadLimit")
+	}
+}

@@ -80,6 +80,7 @@ func TestRelay(t *testing.T) {
 	body := get(t, url+"/metrics")
 	require.Contains(t, body, "\ndelayq_outbox_up{outbox=\"delayq_outbox\"} 1\n")
 	require.Contains(t, body, "\ndelayq_outbox_rows{outbox=\"delayq_outbox\"} 0\n")
+	require.Contains(t, body, "\ndelayq_outbox_deleted_rows_total{outbox=\"delayq_outbox\"} 0\n")
 	require.Contains(t, body, "\ndelayq_outbox_later_rows{outbox=\"delayq_outbox\"} 1\n")
 	require.Regexp(t, `(?m)^delayq_jobs\{prefix="\S+",state="scheduled",topic="mail"\} 1$`, body)
 	lint(t, body)
