@@ -40,11 +40,7 @@ func (s *slow) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		for _, word := range cmd.Args() { // as it is written to a connection
-			if w, ok := word.(encoding.BinaryMarshaler); ok {
-				_, _ = w.MarshalBinary()
-			}
-		}
+		arrives(cmd)
 		again := redis.NewCmd(context.WithoutCancel(ctx), cmd.Args()...)
 		s.late = append(s.late, func() error {
 			err := next(context.Background(), again)
@@ -56,6 +52,15 @@ func (s *slow) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		err := errors.New("i/o timeout")
 		cmd.SetErr(err)
 		return err
+	}
+}
+
+// arrives does what writing a command to a connection does to its words.
+func arrives(cmd redis.Cmder) {
+	for _, word := range cmd.Args() {
+		if w, ok := word.(encoding.BinaryMarshaler); ok {
+			_, _ = w.MarshalBinary()
+		}
 	}
 }
 
@@ -279,6 +284,8 @@ func TestHooksHearOfARowOnce(t *testing.T) {
 type node struct {
 	missing bool // replicas
 	deaf    bool
+	refuses redis.Error
+	then    redis.Error // from the second call about the topic on
 }
 
 func (n *node) DialHook(next redis.DialHook) redis.DialHook          { return next }
@@ -297,6 +304,17 @@ func (n *node) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 				cmd.SetErr(err)
 			}
 			return err
+		}
+		if away && n.refuses != nil {
+			for _, cmd := range cmds[:last] {
+				arrives(cmd)
+				cmd.SetErr(n.refuses)
+			}
+			cmds[last].(*redis.Cmd).SetVal(int64(0))
+			return n.refuses
+		}
+		if away && n.then != nil {
+			n.refuses, n.then = n.then, nil
 		}
 		err := next(ctx, cmds[:last])
 		confirmed := int64(1)
@@ -357,6 +375,73 @@ func TestTopicThatReplicasDoNotConfirm(t *testing.T) {
 		require.Equal(t, "1", rdb.HGet(ctx, "delayq:{"+topic+"}:stats", "enqueued").Val(), topic)
 	}
 	require.Empty(t, rdb.HKeys(ctx, "delayq:{away}:pool").Val())
+}
+
+// A replied error is one that Redis has replied.
+type replied string
+
+func (r replied) Error() string { return string(r) }
+func (replied) RedisError()     {}
+
+// If Redis refuses a topic after it has carried out a call about it that replicas have not
+// confirmed, the plan goes on too. Another plan would make the call once more. When the call is
+// confirmed, rows after it that are refused wait as others do.
+func TestTopicThatIsRefusedBeforeReplicasConfirmIt(t *testing.T) {
+	for name, refusal := range map[string]replied{
+		"right": "NOPERM User relay has no permissions to access one of the keys", "memory": "OOM command not allowed when used memory > 'maxmemory'.",
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, rdb := newHolding(t)
+			n := &node{missing: true}
+			waiting := redis.NewClient(rdb.Options())
+			defer waiting.Close()
+			waiting.AddHook(n)
+			h.client = delayq.NewClient(waiting, delayq.WaitReplicas(1, time.Second))
+			ctx, direct := t.Context(), delayq.NewClient(rdb)
+			for _, topic := range []string{"here", "away"} {
+				_, err := h.box.Enqueue(ctx, Autocommit(h.db), topic, "1", nil)
+				require.NoError(t, err)
+			}
+			require.NoError(t, h.box.Dequeue(ctx, Autocommit(h.db), "away", "2")) // the second call of its topic
+			require.NoError(t, h.next(ctx, new(ending)))
+			require.Len(t, h.plan, 3)
+			number := h.number
+			_, err := h.send(ctx)
+			require.ErrorIs(t, err, delayq.ErrNotReplicated)
+			_, err = direct.Dequeue(ctx, "away", "1") // the job has finished
+			require.NoError(t, err)
+			n.refuses = refusal
+			for range 2 {
+				h.stuck = time.Now().Add(-h.o.lease)
+				_, err = h.send(ctx)
+				require.ErrorContains(t, err, string(refusal), "the call was carried out all the same")
+			}
+			n.refuses, n.missing = nil, false
+			end, err := h.send(ctx)
+			require.NoError(t, err)
+			require.Equal(t, number, h.number)
+			require.Empty(t, end.open)
+			require.NoError(t, h.next(ctx, end))
+			require.Empty(t, h.plan)
+			require.Equal(t, "1", rdb.HGet(ctx, "delayq:{away}:stats", "enqueued").Val())
+			require.Empty(t, rdb.HKeys(ctx, "delayq:{away}:pool").Val())
+
+			// The first call is confirmed at the second try, and the second one is refused.
+			_, err = h.box.Enqueue(ctx, Autocommit(h.db), "away", "3", nil)
+			require.NoError(t, err)
+			require.NoError(t, h.box.Dequeue(ctx, Autocommit(h.db), "away", "2"))
+			require.NoError(t, h.next(ctx, new(ending)))
+			n.missing = true
+			_, err = h.send(ctx)
+			require.ErrorIs(t, err, delayq.ErrNotReplicated)
+			n.missing = false
+			n.then = refusal
+			end, err = h.send(ctx)
+			require.NoError(t, err, "nothing is known to be carried out but not confirmed")
+			require.Equal(t, map[int]bool{1: true}, end.open)
+			require.Contains(t, h.aside, "away")
+		})
+	}
 }
 
 // A relay to which Redis refuses everything is not ready, also after the rows are dead.

@@ -35,7 +35,9 @@ type holding struct {
 	told   map[string][]bool  // rows of its topics whose outcomes hooks know
 	stuck  time.Time          // since when some topics of the plan have no answer
 
-	unconfirmed map[string]bool // topics of the plan that have a call which replicas have not confirmed
+	// topics of the plan that have a call which replicas have not confirmed, and how many rows had
+	// outcomes before that
+	unconfirmed map[string]int
 
 	ahead   []stored  // the oldest rows after the plan, as far as they have been read
 	ask     int       // how many rows to read next

@@ -141,16 +141,15 @@ func (h *holding) judge(list []*delivery, waited int64) (*ending, error) {
 	works, others, mustWait, grace := false, false, false, h.stuck.IsZero() || time.Since(h.stuck) < h.o.lease
 	for _, d := range list {
 		h.unanswered(d)
-		switch {
-		case d.err == nil || d.fate == commit.FateFull || d.fate == commit.FatePassed:
-			works = true
-		case d.fate == commit.FateAway:
+		// The call may have been carried out. A plan that is sent again finds out, so this one is
+		// not given up soon, and not at all if a call was carried out for certain: another plan
+		// would make it once more.
+		awaits := h.awaits(d)
+		works = works || d.err == nil || d.fate == commit.FateFull || d.fate == commit.FatePassed
+		if awaits || d.fate == commit.FateAway && d.err != nil {
 			away = append(away, d.err)
 			others = others || h.aside[d.topic] == nil
-			// The call may have been carried out. A plan that is sent again finds out, so this one
-			// is not given up soon, and not at all if a call was carried out for certain: another
-			// plan would make it once more.
-			mustWait = h.awaits(d) || mustWait || grace && h.aside[d.topic] == nil
+			mustWait = awaits || mustWait || grace && h.aside[d.topic] == nil
 		}
 	}
 	if h.proven = h.proven || works; works {
@@ -177,15 +176,23 @@ func (h *holding) judge(list []*delivery, waited int64) (*ending, error) {
 }
 
 // awaits reports whether replicas have not confirmed a call of the plan about the topic. That call
-// was carried out for certain, also if Redis does not answer when the plan is sent again.
+// was carried out for certain, also if Redis does not answer when the plan is sent again, or
+// refuses the topic. It is confirmed when rows have outcomes beside those of the calls before it.
 func (h *holding) awaits(d *delivery) bool {
+	known := 0
+	for _, outcome := range d.outcomes {
+		if !errors.Is(outcome, commit.ErrOpen) {
+			known++
+		}
+	}
 	if d.begun && errors.Is(d.err, delayq.ErrNotReplicated) {
 		if h.unconfirmed == nil {
-			h.unconfirmed = make(map[string]bool)
+			h.unconfirmed = make(map[string]int)
 		}
-		h.unconfirmed[d.topic] = true
+		h.unconfirmed[d.topic] = known
 	}
-	return h.unconfirmed[d.topic]
+	before, noted := h.unconfirmed[d.topic]
+	return noted && d.err != nil && d.fate != commit.FatePassed && known <= before
 }
 
 // end adds the rows of a topic to an ending.
