@@ -505,8 +505,13 @@ func TestHookKindsAreComplete(t *testing.T) {
 	}
 	known := make(map[string]bool)
 	for _, k := range hookKinds {
-		known[k.kind.Name()] = true
-		require.Equal(t, 1, k.kind.NumMethod(), k.kind.Name())
+		known[k.kind().Name()] = true
+		require.Equal(t, 1, k.kind().NumMethod(), k.kind().Name())
+		method := k.kind().Method(0)
+		require.Equal(t, method.Name, k.name())
+		require.Equal(t, method.Type.String(), k.want(), k.name())
+		none := reflect.New(k.kind()).Elem() // an interface without a value
+		require.PanicsWithValue(t, "reflect: Method on nil interface value", func() { methodOf(none, k.name()) }, k.name())
 	}
 	require.Equal(t, slices.Sorted(maps.Keys(declared)), slices.Sorted(maps.Keys(known)))
 }

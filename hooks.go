@@ -312,38 +312,52 @@ func makersOf(sides side) string {
 	return strings.Join(names, " or ")
 }
 
-// hookKinds lists the hook interfaces, which have one method each. For each it holds which side
-// calls it and how a hook that implements it is kept.
-var hookKinds = []struct {
-	side side
-	kind reflect.Type
-	keep func(h *hooks, hook Hook)
-}{
-	{clientSide, reflect.TypeFor[CallHook](), func(h *hooks, x Hook) { h.call = append(h.call, x.(CallHook)) }},
-	{clientSide, reflect.TypeFor[EnqueueHook](), func(h *hooks, x Hook) { h.enqueue = append(h.enqueue, x.(EnqueueHook)) }},
-	{clientSide, reflect.TypeFor[EnqueuedHook](), func(h *hooks, x Hook) { h.enqueued = append(h.enqueued, x.(EnqueuedHook)) }},
-	{clientSide, reflect.TypeFor[DequeuedHook](), func(h *hooks, x Hook) { h.dequeued = append(h.dequeued, x.(DequeuedHook)) }},
-	{clientSide | serverSide | inspectorSide, reflect.TypeFor[ScriptHook](), func(h *hooks, x Hook) { h.script = append(h.script, x.(ScriptHook)) }},
-	{serverSide, reflect.TypeFor[PrunedHook](), func(h *hooks, x Hook) { h.pruned = append(h.pruned, x.(PrunedHook)) }},
-	{serverSide, reflect.TypeFor[RunHook](), func(h *hooks, x Hook) { h.run = append(h.run, x.(RunHook)) }},
-	{serverSide, reflect.TypeFor[EndedHook](), func(h *hooks, x Hook) {
+// A hookKind is a hook interface, which has one method: which side calls it, the method, which is
+// named like the interface, and how a hook that implements it is kept.
+type hookKind struct {
+	side   side
+	method any // with the interface as its first parameter
+	keep   func(h *hooks, hook Hook)
+}
+
+// kind returns the interface.
+func (k *hookKind) kind() reflect.Type { return reflect.TypeOf(k.method).In(0) }
+
+// name returns the name of the method.
+func (k *hookKind) name() string { return strings.TrimSuffix(k.kind().Name(), "Hook") }
+
+// want describes the method.
+func (k *hookKind) want() string {
+	return strings.Replace(reflect.TypeOf(k.method).String(), k.kind().String()+", ", "", 1)
+}
+
+// hookKinds lists the hook interfaces.
+var hookKinds = []hookKind{
+	{clientSide, CallHook.Call, func(h *hooks, x Hook) { h.call = append(h.call, x.(CallHook)) }},
+	{clientSide, EnqueueHook.Enqueue, func(h *hooks, x Hook) { h.enqueue = append(h.enqueue, x.(EnqueueHook)) }},
+	{clientSide, EnqueuedHook.Enqueued, func(h *hooks, x Hook) { h.enqueued = append(h.enqueued, x.(EnqueuedHook)) }},
+	{clientSide, DequeuedHook.Dequeued, func(h *hooks, x Hook) { h.dequeued = append(h.dequeued, x.(DequeuedHook)) }},
+	{clientSide | serverSide | inspectorSide, ScriptHook.Script, func(h *hooks, x Hook) { h.script = append(h.script, x.(ScriptHook)) }},
+	{serverSide, PrunedHook.Pruned, func(h *hooks, x Hook) { h.pruned = append(h.pruned, x.(PrunedHook)) }},
+	{serverSide, RunHook.Run, func(h *hooks, x Hook) { h.run = append(h.run, x.(RunHook)) }},
+	{serverSide, EndedHook.Ended, func(h *hooks, x Hook) {
 		for _, outcome := range outcomeNames {
 			h.on(outcome, x.(EndedHook).Ended)
 		}
 	}},
-	{serverSide, reflect.TypeFor[StartedHook](), func(h *hooks, x Hook) { h.started = append(h.started, x.(StartedHook).Started) }},
-	{serverSide, reflect.TypeFor[DoneHook](), func(h *hooks, x Hook) { h.on(OutcomeAcked, x.(DoneHook).Done) }},
-	{serverSide, reflect.TypeFor[AgainHook](), func(h *hooks, x Hook) { h.on(OutcomeAgain, x.(AgainHook).Again) }},
-	{serverSide, reflect.TypeFor[RetriedHook](), func(h *hooks, x Hook) { h.on(OutcomeRetried, x.(RetriedHook).Retried) }},
-	{serverSide, reflect.TypeFor[SnoozedHook](), func(h *hooks, x Hook) { h.on(OutcomeSnoozed, x.(SnoozedHook).Snoozed) }},
-	{serverSide, reflect.TypeFor[BuriedHook](), func(h *hooks, x Hook) { h.on(OutcomeBuried, x.(BuriedHook).Buried) }},
-	{serverSide, reflect.TypeFor[CancelledHook](), func(h *hooks, x Hook) { h.on(OutcomeCancelled, x.(CancelledHook).Cancelled) }},
-	{serverSide, reflect.TypeFor[ReplacedHook](), func(h *hooks, x Hook) { h.on(OutcomeReplaced, x.(ReplacedHook).Replaced) }},
-	{serverSide, reflect.TypeFor[LateHook](), func(h *hooks, x Hook) { h.late = append(h.late, x.(LateHook).Late) }},
-	{serverSide, reflect.TypeFor[LeaseLostHook](), func(h *hooks, x Hook) { h.on(OutcomeLeaseLost, x.(LeaseLostHook).LeaseLost) }},
-	{serverSide, reflect.TypeFor[ExpiredHook](), func(h *hooks, x Hook) { h.on(OutcomeExpired, x.(ExpiredHook).Expired) }},
-	{serverSide, reflect.TypeFor[HeldHook](), func(h *hooks, x Hook) { h.on(OutcomeHeld, x.(HeldHook).Held) }},
-	{serverSide, reflect.TypeFor[ReturnedHook](), func(h *hooks, x Hook) { h.on(OutcomeReturned, x.(ReturnedHook).Returned) }},
+	{serverSide, StartedHook.Started, func(h *hooks, x Hook) { h.started = append(h.started, x.(StartedHook).Started) }},
+	{serverSide, DoneHook.Done, func(h *hooks, x Hook) { h.on(OutcomeAcked, x.(DoneHook).Done) }},
+	{serverSide, AgainHook.Again, func(h *hooks, x Hook) { h.on(OutcomeAgain, x.(AgainHook).Again) }},
+	{serverSide, RetriedHook.Retried, func(h *hooks, x Hook) { h.on(OutcomeRetried, x.(RetriedHook).Retried) }},
+	{serverSide, SnoozedHook.Snoozed, func(h *hooks, x Hook) { h.on(OutcomeSnoozed, x.(SnoozedHook).Snoozed) }},
+	{serverSide, BuriedHook.Buried, func(h *hooks, x Hook) { h.on(OutcomeBuried, x.(BuriedHook).Buried) }},
+	{serverSide, CancelledHook.Cancelled, func(h *hooks, x Hook) { h.on(OutcomeCancelled, x.(CancelledHook).Cancelled) }},
+	{serverSide, ReplacedHook.Replaced, func(h *hooks, x Hook) { h.on(OutcomeReplaced, x.(ReplacedHook).Replaced) }},
+	{serverSide, LateHook.Late, func(h *hooks, x Hook) { h.late = append(h.late, x.(LateHook).Late) }},
+	{serverSide, LeaseLostHook.LeaseLost, func(h *hooks, x Hook) { h.on(OutcomeLeaseLost, x.(LeaseLostHook).LeaseLost) }},
+	{serverSide, ExpiredHook.Expired, func(h *hooks, x Hook) { h.on(OutcomeExpired, x.(ExpiredHook).Expired) }},
+	{serverSide, HeldHook.Held, func(h *hooks, x Hook) { h.on(OutcomeHeld, x.(HeldHook).Held) }},
+	{serverSide, ReturnedHook.Returned, func(h *hooks, x Hook) { h.on(OutcomeReturned, x.(ReturnedHook).Returned) }},
 }
 
 // add keeps the hooks of a list that this side calls, and returns the errors of the others.
@@ -360,19 +374,18 @@ func (h *hooks) add(list []Hook, here side) (errs []error) {
 		var sides side
 		wrong := false
 		for _, k := range hookKinds {
-			method := k.kind.Method(0)
-			if v.Type().Implements(k.kind) {
+			if v.Type().Implements(k.kind()) {
 				sides |= k.side
 				if k.side&here != 0 {
 					k.keep(h, hook)
 				}
-			} else if reflect.PointerTo(v.Type()).Implements(k.kind) {
+			} else if reflect.PointerTo(v.Type()).Implements(k.kind()) {
 				wrong = true
-				errs = append(errs, fmt.Errorf("hook of type %T: method %s has a pointer receiver: pass a pointer", hook, method.Name))
-			} else if has := v.MethodByName(method.Name); has.IsValid() {
+				errs = append(errs, fmt.Errorf("hook of type %T: method %s has a pointer receiver: pass a pointer", hook, k.name()))
+			} else if has := methodOf(v, k.name()); has.IsValid() {
 				wrong = true
 				errs = append(errs, fmt.Errorf("hook of type %T: method %s is a %v, want a %v",
-					hook, method.Name, has.Type(), method.Type))
+					hook, k.name(), has.Type(), k.want()))
 			}
 		}
 		switch {
@@ -384,6 +397,57 @@ func (h *hooks) add(list []Hook, here side) (errs []error) {
 		}
 	}
 	return errs
+}
+
+// methodOf returns the method of a hook that has the name of one of hookKinds. The names are
+// constants: with any other name, the linker would keep every exported method of every type of the
+// whole program.
+func methodOf(v reflect.Value, name string) reflect.Value {
+	switch name {
+	case "Call":
+		return v.MethodByName("Call")
+	case "Enqueue":
+		return v.MethodByName("Enqueue")
+	case "Enqueued":
+		return v.MethodByName("Enqueued")
+	case "Dequeued":
+		return v.MethodByName("Dequeued")
+	case "Script":
+		return v.MethodByName("Script")
+	case "Pruned":
+		return v.MethodByName("Pruned")
+	case "Run":
+		return v.MethodByName("Run")
+	case "Ended":
+		return v.MethodByName("Ended")
+	case "Started":
+		return v.MethodByName("Started")
+	case "Done":
+		return v.MethodByName("Done")
+	case "Again":
+		return v.MethodByName("Again")
+	case "Retried":
+		return v.MethodByName("Retried")
+	case "Snoozed":
+		return v.MethodByName("Snoozed")
+	case "Buried":
+		return v.MethodByName("Buried")
+	case "Cancelled":
+		return v.MethodByName("Cancelled")
+	case "Replaced":
+		return v.MethodByName("Replaced")
+	case "Late":
+		return v.MethodByName("Late")
+	case "LeaseLost":
+		return v.MethodByName("LeaseLost")
+	case "Expired":
+		return v.MethodByName("Expired")
+	case "Held":
+		return v.MethodByName("Held")
+	case "Returned":
+		return v.MethodByName("Returned")
+	}
+	return reflect.Value{}
 }
 
 func (h *hooks) on(outcome Outcome, f func(RunEvent)) {
