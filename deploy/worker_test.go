@@ -37,7 +37,7 @@ func flagsExist(t *testing.T, call string) {
 	t.Helper()
 	cli := file(t, "../docs/cli.md")
 	words := strings.Fields(call)
-	_, section, found := strings.Cut(cli, "\n### delayq "+words[0]+"\n")
+	_, section, found := strings.Cut(cli, "\n### delayqd "+words[0]+"\n")
 	require.True(t, found, call)
 	section, _, _ = strings.Cut(section, "\n### ")
 	for _, flag := range words[1:] {
@@ -50,7 +50,7 @@ func flagsExist(t *testing.T, call string) {
 // The service and the image call the worker as it is, and the service waits for its drain.
 func TestWorkerIsCalledAsItIs(t *testing.T) {
 	s := unit(t)
-	call, found := strings.CutPrefix(s["ExecStart"], "/usr/local/bin/delayq ")
+	call, found := strings.CutPrefix(s["ExecStart"], "/usr/local/bin/delayqd ")
 	require.True(t, found)
 	flagsExist(t, call)
 	call = regexp.MustCompile(`(?m)^#     (worker --.*)$`).FindStringSubmatch(file(t, "Dockerfile"))[1]
@@ -88,7 +88,7 @@ func TestServiceIsValid(t *testing.T) {
 		t.Skip("systemd-analyze is not in the PATH")
 	}
 	// It wants the program to exist.
-	text := strings.Replace(file(t, unitFile), "/usr/local/bin/delayq ", "/bin/true ", 1)
+	text := strings.Replace(file(t, unitFile), "/usr/local/bin/delayqd ", "/bin/true ", 1)
 	path := filepath.Join(t.TempDir(), unitFile)
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	out, err := exec.CommandContext(t.Context(), tool, "verify", "--man=no", path).CombinedOutput()
@@ -101,10 +101,10 @@ func TestBuildOfTheImageIsStatic(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it compiles everything without cgo")
 	}
-	const output = " -o /delayq "
+	const output = " -o /delayqd "
 	build := regexp.MustCompile(`(?m)^RUN (.*)$`).FindStringSubmatch(file(t, "Dockerfile"))[1]
 	require.Contains(t, build, output)
-	require.Contains(t, file(t, "Dockerfile"), "COPY --from=build /delayq /delayq\nENTRYPOINT [\"/delayq\"]\n")
+	require.Contains(t, file(t, "Dockerfile"), "COPY --from=build /delayqd /delayqd\nENTRYPOINT [\"/delayqd\"]\n")
 	program := filepath.Join(t.TempDir(), "delayq")
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", strings.Replace(build, output, ` -o "$OUTPUT" `, 1))
 	cmd.Dir = ".."

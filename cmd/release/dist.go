@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -13,8 +14,9 @@ import (
 	"strings"
 )
 
-// program is the command that is distributed.
-const program = root + "/cmd/delayq"
+// programs are the commands that are distributed, by the names of their files. delayqd is delayq
+// with what runs for ever.
+var programs = map[string]string{"delayq": root + "/cmd/delayq", "delayqd": root + "/cmd/delayq/delayqd"}
 
 // Tools that make the files of a release.
 const (
@@ -25,8 +27,8 @@ const (
 // architectures are those of the files of a release, for Linux.
 var architectures = []string{"amd64", "arm64"}
 
-// dist writes the files of a release into a folder: for each architecture the program, its Debian
-// package and its SBOM, and the checksums of all. The modules come from HEAD, as a user's would
+// dist writes the files of a release into a folder: for each architecture the programs, their SBOMs
+// and their Debian package, and the checksums of all. The modules come from HEAD, as a user's would
 // from the module proxy, so everyone who has Go can repeat the build from the tag and compare.
 func (r *repo) dist(out io.Writer, dir string) error {
 	if err := r.checkClean(); err != nil {
@@ -61,28 +63,30 @@ func (r *repo) distFor(dir, arch string) error {
 	if err != nil {
 		return err
 	}
-	name := filepath.Join(dir, fmt.Sprintf("delayq_%s_linux_%s", bare(version), arch))
-	var builds [2][]byte
-	for i := range builds { // the second build shares no cache and no folder with the first one
-		if builds[i], err = r.build(arch, true); err != nil {
+	for _, program := range slices.Sorted(maps.Keys(programs)) {
+		name := filepath.Join(dir, fmt.Sprintf("%s_%s_linux_%s", program, bare(version), arch))
+		var builds [2][]byte
+		for i := range builds { // the second build shares no cache and no folder with the first one
+			if builds[i], err = r.build(program, arch, true); err != nil {
+				return err
+			}
+		}
+		if !bytes.Equal(builds[0], builds[1]) {
+			return fmt.Errorf("two builds of %s for %s differ", program, arch)
+		}
+		if err := os.WriteFile(name, builds[0], 0o755); err != nil {
+			return err
+		}
+		if _, err := r.tool(sbom, "bin", "-json", "-noserial", "-licenses", "-output", name+".cdx.json", name); err != nil {
 			return err
 		}
 	}
-	if !bytes.Equal(builds[0], builds[1]) {
-		return fmt.Errorf("two builds for %s differ", arch)
-	}
-	if err := os.WriteFile(name, builds[0], 0o755); err != nil {
-		return err
-	}
-	if _, err := r.tool(sbom, "bin", "-json", "-noserial", "-licenses", "-output", name+".cdx.json", name); err != nil {
-		return err
-	}
-	return r.debian(dir, name, bare(version), arch)
+	return r.debian(dir, bare(version), arch)
 }
 
-// build returns the program as go install makes it from the modules of HEAD, for Linux. A fresh one
+// build returns a program as go install makes it from the modules of HEAD, for Linux. A fresh one
 // shares nothing with other builds but the downloaded files of the dependencies.
-func (r *repo) build(arch string, fresh bool) ([]byte, error) {
+func (r *repo) build(program, arch string, fresh bool) ([]byte, error) {
 	version, err := r.version()
 	if err != nil {
 		return nil, err
@@ -101,14 +105,14 @@ func (r *repo) build(arch string, fresh bool) ([]byte, error) {
 	if fresh {
 		alone.env = append(alone.env, "GOCACHE="+filepath.Join(dir, "cache"))
 	}
-	if _, err := alone.do("", "go", "install", "-trimpath", "-ldflags=-s", program+"@"+version); err != nil {
+	if _, err := alone.do("", "go", "install", "-trimpath", "-ldflags=-s", programs[program]+"@"+version); err != nil {
 		return nil, err
 	}
 	built := filepath.Join(dir, "go", "bin")
 	if arch != runtime.GOARCH || runtime.GOOS != "linux" {
 		built = filepath.Join(built, "linux_"+arch)
 	}
-	return os.ReadFile(filepath.Join(built, "delayq"))
+	return os.ReadFile(filepath.Join(built, program))
 }
 
 // fetching returns the environment of somebody who has Go, and for whom the module proxy has the
@@ -143,8 +147,8 @@ func (r *repo) tool(name string, args ...string) (string, error) {
 	return alone.do("", "go", append([]string{"run", name}, args...)...)
 }
 
-// debian writes the Debian package of a program.
-func (r *repo) debian(dir, program, version, arch string) error {
+// debian writes the Debian package of the programs in a folder.
+func (r *repo) debian(dir, version, arch string) error {
 	stage, err := os.MkdirTemp("", "deb")
 	if err != nil {
 		return err
@@ -156,25 +160,27 @@ func (r *repo) debian(dir, program, version, arch string) error {
 	}
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		// The completion is the same for each architecture; the program of this machine writes it.
-		text, err := r.do("cmd/delayq", "go", "run", ".", "completion", shell)
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(stage, shell), []byte(text), 0o644); err != nil {
-			return err
+		for name, path := range map[string]string{"delayq": ".", "delayqd": "./delayqd"} {
+			text, err := r.do("cmd/delayq", "go", "run", path, "completion", shell)
+			if err != nil {
+				return err
+			}
+			if err := os.WriteFile(filepath.Join(stage, name+"."+shell), []byte(text), 0o644); err != nil {
+				return err
+			}
 		}
 	}
 	unit, err := r.read("deploy/delayq-worker.service")
 	if err != nil {
 		return err
 	}
-	unit = bytes.ReplaceAll(unit, []byte("/usr/local/bin/delayq"), []byte("/usr/bin/delayq"))
+	unit = bytes.ReplaceAll(unit, []byte("/usr/local/bin/delayqd"), []byte("/usr/bin/delayqd"))
 	if err := os.WriteFile(filepath.Join(stage, "delayq-worker.service"), unit, 0o644); err != nil {
 		return err
 	}
 	alone := *r
 	alone.env = []string{"SOURCE_DATE_EPOCH=" + strings.TrimSpace(stamp), "VERSION=" + version, "ARCH=" + arch,
-		"PROGRAM=" + program, "STAGE=" + stage}
+		"PROGRAMS=" + dir, "STAGE=" + stage}
 	_, err = alone.tool(nfpm, "package", "--config", "deploy/nfpm.yaml", "--packager", "deb", "--target",
 		filepath.Join(dir, fmt.Sprintf("delayq_%s_%s.deb", version, arch)))
 	return err

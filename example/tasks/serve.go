@@ -24,7 +24,7 @@ import (
 // The topics are named like those that "delayq task add" uses.
 var topics = []string{"sql", "command", "webhook", "mail"}
 
-// What may be executed. Somebody has looked at each of these and put it here. For delayq worker
+// What may be executed. Somebody has looked at each of these and put it here. For delayqd worker
 // they are in worker.yaml.
 var (
 	statements = map[string]string{"clean-zombies": "DELETE FROM sessions WHERE seen < 1000"}

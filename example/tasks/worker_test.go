@@ -48,7 +48,7 @@ func TestFileIsThatOfTheProgram(t *testing.T) {
 	require.Equal(t, commands, got)
 }
 
-// "delayq worker" runs the moved tasks with worker.yaml, and "delayq task list" has them.
+// "delayqd worker" runs the moved tasks with worker.yaml, and "delayq task list" has them.
 func TestCommandServesWhatWasMoved(t *testing.T) {
 	rdb, prefix := redistest.Shared(t), redistest.Prefix(t)
 	client, insp := delayq.NewClient(rdb, delayq.Prefix(prefix)), delayq.NewInspector(rdb, delayq.Prefix(prefix))
@@ -81,7 +81,7 @@ func TestCommandServesWhatWasMoved(t *testing.T) {
 	file := filepath.Join(dir, "worker.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(text), "port: 2525", "port: "+port, 1)), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "report.txt"), report, 0o600))
-	program := build(t, "../../cmd/delayq")
+	program := build(t, "../../cmd/delayq/delayqd")
 	call := func(args ...string) *exec.Cmd {
 		cmd := exec.CommandContext(t.Context(), program, args...)
 		cmd.Env = append(os.Environ(), "DELAYQ_REDIS=redis://"+rdb.Options().Addr, "DELAYQ_PREFIX="+prefix,

@@ -1,4 +1,4 @@
-// The page of the binary in a browser: that of "delayq demo", and that of "delayq web" on the Redis of
+// The page of the binary in a browser: that of "delayqd demo", and that of "delayqd web" on the Redis of
 // the demo, with and without a login.
 import { strict as assert } from "node:assert";
 import { execFileSync } from "node:child_process";
@@ -8,11 +8,11 @@ import { drive, text } from "./drive.mjs";
 import { link, run } from "./browser.mjs";
 
 let demo;
-before(async () => { demo = await run(/--redis (\S+)[^]*open its page\s+(http:\S+)/, "./delayq", "demo", "--web", "127.0.0.1:0"); });
+before(async () => { demo = await run(/--redis (\S+)[^]*open its page\s+(http:\S+)/, "./delayqd", "demo", "--web", "127.0.0.1:0"); });
 after(() => demo?.stop());
 
 const serve = async (...args) => {
-  const { match, stop } = await run(/page of prefix "delayq" on (http:\S+)/, "./delayq",
+  const { match, stop } = await run(/page of prefix "delayq" on (http:\S+)/, "./delayqd",
     "web", "--redis", demo.match[1], "--listen", "127.0.0.1:0", "--every", "500ms", ...args);
   return { home: match[1], stop };
 };
@@ -25,7 +25,7 @@ const post = async (address, form) => {
 
 const heading = (page) => page.locator("h1").innerText();
 
-drive("delayq web shows the queue, acts and keeps up", { expected: /status of 404/ }, async (page) => {
+drive("delayqd web shows the queue, acts and keeps up", { expected: /status of 404/ }, async (page) => {
   const { home, stop } = await serve("--actor", "carol", "--badge", "staging");
   try {
     await page.goto(home);
@@ -53,7 +53,7 @@ drive("delayq web shows the queue, acts and keeps up", { expected: /status of 40
   }
 });
 
-drive("delayq web --read-only has nothing to act with", {}, async (page) => {
+drive("delayqd web --read-only has nothing to act with", {}, async (page) => {
   const { home, stop } = await serve("--read-only", "--language", "zh-CN");
   try {
     await post(`${demo.match[2]}enqueue`, { topic: "quiet", id: "q-1", in: "1h" });
@@ -69,8 +69,8 @@ drive("delayq web --read-only has nothing to act with", {}, async (page) => {
   }
 });
 
-drive("delayq web asks for a password", { httpCredentials: { username: "dave", password: "correct horse" }, expected: /status of 401/ }, async (page) => {
-  await writeFile("users", execFileSync("./delayq", ["web", "--add-user", "dave"], { input: "correct horse\n" }), { mode: 0o600 });
+drive("delayqd web asks for a password", { httpCredentials: { username: "dave", password: "correct horse" }, expected: /status of 401/ }, async (page) => {
+  await writeFile("users", execFileSync("./delayqd", ["web", "--add-user", "dave"], { input: "correct horse\n" }), { mode: 0o600 });
   const { home, stop } = await serve("--auth-file", "users");
   try {
     assert.equal((await fetch(home)).status, 401);
@@ -91,7 +91,7 @@ drive("delayq web asks for a password", { httpCredentials: { username: "dave", p
   }
 });
 
-drive("delayq demo shows its page", {}, async (page) => {
+drive("delayqd demo shows its page", {}, async (page) => {
   await page.goto(demo.match[2]);
   assert.equal(await heading(page), "Topics");
   assert.match(await text(page, "main"), /order:cancel/);

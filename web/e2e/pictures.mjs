@@ -5,7 +5,7 @@ import { createInterface } from "node:readline";
 import { launch, link } from "./browser.mjs";
 
 const [directory] = process.argv.slice(2);
-const demo = spawn("./delayq", [
+const demo = spawn("./delayqd", [
   "demo", "--prefix", "shop", "--actor", "alice", "--for", "5m", "--web", "127.0.0.1:0", "--metrics", "127.0.0.1:0",
 ], { stdio: ["ignore", "pipe", "pipe"] });
 // The address is the one after "and open its page", wherever the demo writes it.

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"fmt"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/delayq/delayq/cmd/delayq/internal/part"
 	"github.com/delayq/delayq/docs/acl"
 )
 
@@ -38,7 +39,11 @@ func (a *app) scheduleCommands() []*cobra.Command {
 }
 
 func (a *app) checkCommands() []*cobra.Command {
-	return []*cobra.Command{a.checkCommand(), a.healthCommand(), a.doctorCommand(), a.auditCommand(), a.exporterCommand(), a.webCommand(), a.relayCommand()}
+	list := []*cobra.Command{a.checkCommand(), a.healthCommand(), a.doctorCommand(), a.auditCommand(), a.exporterCommand()}
+	if part.Whole() {
+		list = append(list, a.webCommand(), a.relayCommand())
+	}
+	return list
 }
 
 func (a *app) dataCommands() []*cobra.Command {

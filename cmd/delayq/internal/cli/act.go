@@ -1,6 +1,6 @@
 // The acts on jobs that are named. Acts on a query are in act_bulk.go.
 
-package main
+package cli
 
 import (
 	"bufio"

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/cmd/delayq/internal/part"
 	"github.com/delayq/delayq/delayqtest"
 	"github.com/delayq/delayq/prom"
-	"github.com/delayq/delayq/web"
 )
 
 func (a *app) demoCommand() *cobra.Command {
@@ -31,7 +31,7 @@ terminal, it writes one line a second instead of top.
 
 The Redis listens on a free port of 127.0.0.1 until the demo ends. Its address is in
 the first line, so that other commands can be tried on it. The lines after it have the
-addresses of the shop's metrics for Prometheus and of its web page.`,
+address of the shop's metrics for Prometheus and, in delayqd, that of its web page.`,
 		Example:           "  delayq demo\n  delayq demo --for 20s\n  delayq demo --metrics 127.0.0.1:9464",
 		Args:              counted(0, 0, "no arguments"),
 		ValidArgsFunction: a.completeArgs(nothing),
@@ -44,6 +44,9 @@ addresses of the shop's metrics for Prometheus and of its web page.`,
 			case !a.tabular():
 				return usage("-o %s: demo is for people; use delayq stats -o %s --redis with the address of a demo", a.format, a.format)
 			}
+			if cmd.Flags().Changed("web") && !part.Whole() {
+				return usage("--web: the page is in %s", whole("demo"))
+			}
 			if host, _, err := net.SplitHostPort(page); err != nil || !loopback(host) {
 				return usage("--web %q: must be a loopback address with a port, such as 127.0.0.1:0", page)
 			}
@@ -52,7 +55,7 @@ addresses of the shop's metrics for Prometheus and of its web page.`,
 	}
 	cmd.Flags().Var(&duration{&length}, "for", "end after this time; without it: when you leave")
 	cmd.Flags().StringVar(&metrics, "metrics", metrics, "`address` of the metrics; port 0 is a free one")
-	cmd.Flags().StringVar(&page, "web", page, "loopback `address` of the page; port 0 is a free one. If the default is taken, a free one is used")
+	cmd.Flags().StringVar(&page, "web", page, "loopback `address` of the page, in delayqd; port 0 is a free one. If the default is taken, a free one is used")
 	return cmd
 }
 
@@ -81,11 +84,15 @@ func (a *app) demo(parent context.Context, length time.Duration, metricsOn, page
 		return err
 	}
 	defer func() { err = errors.Join(err, metrics.end()) }()
-	page, err := serveDemoPage(q, pageOn, a.actor, log)
-	if err != nil {
-		return err
+	pageText := "its page is in\n  " + whole("demo")
+	if part.Whole() {
+		page, err := serveDemoPage(q, pageOn, a.actor, log)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, page.end()) }()
+		pageText = "open its page\n  http://" + page.listener.Addr().String() + "/"
 	}
-	defer func() { err = errors.Join(err, page.end()) }()
 
 	s := &shop{ctx: ctx, queue: q, hooks: delayq.Hooks(counts)}
 	defer func() { leave(); s.close() }()
@@ -98,14 +105,14 @@ func (a *app) demo(parent context.Context, length time.Duration, metricsOn, page
 		defer cancel()
 	}
 	if a.out.terminal && a.in.terminal && a.getenv("TERM") != "dumb" {
-		a.say("the page of the shop: http://%s/", page.listener.Addr())
+		a.say("a made-up shop; %s", pageText)
 		m, err := a.newTop(ctx, address)
 		if err != nil {
 			return err
 		}
 		return a.watch(m)
 	}
-	a.say("a made-up shop on an embedded Redis; look into it with\n  delayq topics --redis %s%s\nscrape its metrics from\n  %s\nand open its page\n  http://%s/", a.url, a.prefixFlag(), metrics.url(), page.listener.Addr())
+	a.say("a made-up shop on an embedded Redis; look into it with\n  delayq topics --redis %s%s\nscrape its metrics from\n  %s\nand %s", a.url, a.prefixFlag(), metrics.url(), pageText)
 	return demoEnded(ctx, parent, a.totals(ctx))
 }
 
@@ -115,13 +122,13 @@ const demoPageOn = "127.0.0.1:9465"
 // A demoPage is the web page of the shop.
 type demoPage struct {
 	*metricsServer
-	page *web.Handler
+	page part.Page
 }
 
 // serveDemoPage starts it.
 func serveDemoPage(q *delayqtest.Queue, address, actor string, log *slog.Logger) (*demoPage, error) {
 	l := &login{actor: actor, local: true}
-	page, err := web.New(q.Inspector, web.Actions(q.Client), web.Actor(l.user), web.Badge("demo"))
+	page, err := part.NewPage(&part.PageSetup{Inspector: q.Inspector, Client: q.Client, Actor: l.user, Every: pageEvery, Badge: "demo"})
 	if err != nil {
 		return nil, err
 	}

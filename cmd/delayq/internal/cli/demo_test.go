@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bufio"
@@ -68,6 +68,7 @@ func TestDemoEndsByItself(t *testing.T) {
 	t.Parallel()
 	var out, errs bytes.Buffer
 	p := &process{
+		name: "delayq",
 		args: []string{"demo", "--for", "2500ms", "--web", "127.0.0.1:0"}, in: &input{Reader: strings.NewReader("")}, out: &output{Writer: &out}, err: &output{Writer: &errs},
 		getenv: func(string) string { return "" }, dial: dial,
 	}

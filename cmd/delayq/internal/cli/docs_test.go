@@ -1,10 +1,11 @@
-package main
+package cli
 
 import (
 	"bytes"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,7 +16,7 @@ import (
 	"github.com/delayq/delayq/docs/acl"
 )
 
-var manual = filepath.Join("..", "..", "docs", "cli.md")
+var manual = filepath.Join("..", "..", "..", "..", "docs", "cli.md")
 
 // commandsHead is the line of the manual below which it is what --help says.
 const commandsHead = "\n## Commands\n"
@@ -23,7 +24,8 @@ const commandsHead = "\n## Commands\n"
 // newApp returns an app whose commands are only looked at.
 func newApp(out *bytes.Buffer) *app {
 	return &app{process: &process{
-		in: &input{Reader: strings.NewReader("")}, out: &output{Writer: out}, err: &output{Writer: out},
+		name: "delayq",
+		in:   &input{Reader: strings.NewReader("")}, out: &output{Writer: out}, err: &output{Writer: out},
 		getenv: func(string) string { return "" },
 	}}
 }
@@ -46,15 +48,19 @@ func TestManualIsTheHelp(t *testing.T) {
 	head, _, found := strings.Cut(string(whole), commandsHead)
 	require.True(t, found)
 	var text strings.Builder
-	text.WriteString(head + commandsHead + "\nThis section is what `delayq COMMAND --help` says.\n")
+	text.WriteString(head + commandsHead + "\nThis section is what `delayqd COMMAND --help` says. All commands but web, worker and relay are in\n`delayq` too.\n")
 	var out bytes.Buffer
 	root := newApp(&out).root()
 	walk(root, func(cmd *cobra.Command) {
 		out.Reset()
 		p := newApp(&out).process
-		p.args = append(strings.Fields(cmd.CommandPath())[1:], "--help")
+		path := strings.Fields(cmd.CommandPath())
+		if len(path) == 1 || slices.Contains(onlyWhole, path[1]) {
+			path[0] += "d"
+		}
+		p.name, p.args = path[0], append(path[1:], "--help")
 		require.Zero(t, run(t.Context(), p))
-		text.WriteString("\n### " + cmd.CommandPath() + "\n\n```text\n" + out.String() + "```\n")
+		text.WriteString("\n### " + strings.Join(path, " ") + "\n\n```text\n" + out.String() + "```\n")
 	})
 	compare(t, manual, text.String())
 }
@@ -65,10 +71,11 @@ func TestExamplesAreUnderstood(t *testing.T) {
 	var out bytes.Buffer
 	walk(newApp(&out).root(), func(cmd *cobra.Command) {
 		for line := range strings.Lines(cmd.Example) {
-			_, line, found := strings.Cut(line, "delayq ")
-			if !found {
+			named := regexp.MustCompile(`delayqd? `).FindStringIndex(line)
+			if named == nil {
 				continue
 			}
+			line = line[named[1]:]
 			line, _, _ = strings.Cut(line, " | ")
 			line = regexp.MustCompile(` >>? \S+`).ReplaceAllString(strings.TrimSpace(line), "")
 			args := word.FindAllString(line, -1)
@@ -123,7 +130,7 @@ func TestManualHasTheExitCodes(t *testing.T) {
 
 // The lines of acl are those of the file, with another prefix.
 func TestACLIsTheFile(t *testing.T) {
-	file, err := os.ReadFile(filepath.Join("..", "..", "docs", "acl", "delayq.acl"))
+	file, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "docs", "acl", "delayq.acl"))
 	require.NoError(t, err)
 	require.Equal(t, string(file), acl.File)
 	require.NotEmpty(t, aclRoles())

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -55,7 +55,7 @@ func (w *world) incident() {
 // Every command of docs/operating.md does what the document shows: it exits with 0, or with the
 // code that the document names, and its first line has the same columns or the same sentence.
 func TestOperatingGuide(t *testing.T) {
-	text, err := os.ReadFile("../../docs/operating.md")
+	text, err := os.ReadFile("../../../../docs/operating.md")
 	require.NoError(t, err)
 	blocks := regexp.MustCompile("(?s)\n```console\n\\$ delayq ([^\n]*)\n([^\n]*)\n").FindAllStringSubmatch(string(text), -1)
 	require.Greater(t, len(blocks), 15)
@@ -85,7 +85,7 @@ func TestOperatingGuide(t *testing.T) {
 
 // The file and the commands of docs/howto/tasks-table.md are accepted.
 func TestTasksGuide(t *testing.T) {
-	text, err := os.ReadFile("../../docs/howto/tasks-table.md")
+	text, err := os.ReadFile("../../../../docs/howto/tasks-table.md")
 	require.NoError(t, err)
 	block := func(language, begin string) string {
 		_, rest, found := strings.Cut(string(text), "\n```"+language+"\n"+begin)
@@ -139,7 +139,7 @@ var answers = []string{
 
 // Each of the forty questions of docs/operating.md is answered by its one command.
 func TestFortyQuestions(t *testing.T) {
-	text, err := os.ReadFile("../../docs/operating.md")
+	text, err := os.ReadFile("../../../../docs/operating.md")
 	require.NoError(t, err)
 	_, section, found := strings.Cut(string(text), "\n## Forty questions\n")
 	require.True(t, found)

@@ -1,5 +1,5 @@
-// Command delayq operates delayq from the command line: it looks into topics, says why a job is not
-// running, and acts on one job or on all that match a filter. docs/cli.md describes it.
+// Package cli is the command line of delayq. The programs delayq and delayqd are made of it, and
+// package part says what only delayqd has.
 //
 // One file holds one group of commands, such as jobs.go or schedules.go. The files below hold what
 // all groups use:
@@ -13,7 +13,7 @@
 //   - calls.go: many calls side by side
 //   - exit.go: exit codes
 //   - complete.go: completion with names from Redis
-package main
+package cli
 
 import (
 	"context"
@@ -25,15 +25,17 @@ import (
 	"golang.org/x/term"
 )
 
-func main() {
+// Main is a program with this name. It does not return.
+func Main(name string) {
 	logging.Disable() // every error of Redis is returned, and is reported once
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	context.AfterFunc(ctx, stop) // a second interrupt ends the process
-	os.Exit(run(ctx, system()))
+	os.Exit(run(ctx, system(name)))
 }
 
 // A process is what a command has from the operating system. Tests have one of their own.
 type process struct {
+	name   string // of the program
 	args   []string
 	in     *input
 	out    *output
@@ -44,8 +46,9 @@ type process struct {
 }
 
 // system returns the process that this is.
-func system() *process {
+func system(name string) *process {
 	p := &process{
+		name:   name,
 		args:   os.Args[1:],
 		in:     &input{Reader: os.Stdin, terminal: term.IsTerminal(int(os.Stdin.Fd()))},
 		out:    newOutput(os.Stdout),

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"cmp"
@@ -91,12 +91,12 @@ second row of an ID whose job has not finished is deleted and not refused. Of de
 over --dead-rows, or older than --dead-age, the oldest ones are deleted.
 
 SIGINT and SIGTERM end the batch in progress, and the relay with exit code 0.`,
-		Example: `  delayq relay --schema --dialect postgres
-  delayq relay --migrate --dsn sqlite:///var/lib/shop/shop.db
-  DELAYQ_DSN=postgres://shop:password@db/shop delayq relay --horizon 24h --keep 6h
-  delayq relay --dsn-file /run/secrets/dsn --keep 6h --since 2h
-  delayq relay --dsn-file /run/secrets/dsn --check --oldest 10s
-  delayq relay --dsn-file /run/secrets/dsn --revive all`,
+		Example: `  delayqd relay --schema --dialect postgres
+  delayqd relay --migrate --dsn sqlite:///var/lib/shop/shop.db
+  DELAYQ_DSN=postgres://shop:password@db/shop delayqd relay --horizon 24h --keep 6h
+  delayqd relay --dsn-file /run/secrets/dsn --keep 6h --since 2h
+  delayqd relay --dsn-file /run/secrets/dsn --check --oldest 10s
+  delayqd relay --dsn-file /run/secrets/dsn --revive all`,
 		Args:              counted(0, 0, "no arguments"),
 		ValidArgsFunction: a.completeArgs(nothing),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -320,7 +320,7 @@ func (f *relayFlags) database(env func(string) string) (outbox.Dialect, string, 
 func openDatabase(dialect outbox.Dialect, dsn string) (*sql.DB, error) {
 	db, err := database.Open(dialect, dsn)
 	if err != nil {
-		return nil, usage("%v: see delayq relay --help", err)
+		return nil, usage("%v: see delayqd relay --help", err)
 	}
 	return db, nil
 }

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bufio"
@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/cmd/delayq/internal/part"
 	"github.com/delayq/delayq/internal/friend"
 )
 
@@ -47,10 +48,16 @@ const (
 
 const envPrefix = "DELAYQ_"
 
+// onlyWhole are the commands that only the program with all parts has.
+var onlyWhole = []string{"web", "worker", "relay"}
+
+// wholeProgram is how to get the program with all parts.
+const wholeProgram = "go install github.com/delayq/delayq/cmd/delayq/delayqd@latest"
+
 // root returns the command of the program with all others below it.
 func (a *app) root() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "delayq",
+		Use:   a.name,
 		Short: "Look into the topics of delayq, and act on their jobs",
 		Long: `delayq looks into the topics of a delayq queue, says why a job is not running, and
 acts on one job or on all that match a filter.
@@ -110,10 +117,15 @@ it is refused, because other users could see it in the list of processes.`,
 			cmd.AddCommand(c)
 		}
 	}
+	if !part.Whole() {
+		for _, name := range onlyWhole {
+			cmd.AddCommand(absent(name))
+		}
+	}
 	plainArgs(cmd)
 	cmd.SetHelpCommandGroupID(groupOther)
 	cmd.SetCompletionCommandGroupID(groupOther)
-	cmd.SetUsageTemplate(usageTemplate)
+	cmd.SetUsageFunc(showUsage)
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage("%v; see %s --help", err, cmd.CommandPath())
 	})
@@ -124,28 +136,55 @@ it is refused, because other users could see it in the list of processes.`,
 	return cmd
 }
 
-// usageTemplate is that of cobra, except that the flags of all commands are shown only once.
-const usageTemplate = `Usage:
-  {{if .Runnable}}{{if not .HasAvailableSubCommands}}{{.UseLine}}{{end}}{{end}}{{if .HasAvailableSubCommands}}{{.CommandPath}} [command]{{end}}
-{{- if .HasExample}}
+// showUsage writes how a command is used. Unlike a template of cobra, it lets the linker leave out
+// methods that nobody calls, and it shows the flags of all commands only once.
+func showUsage(cmd *cobra.Command) error {
+	w := cmd.OutOrStderr()
+	fmt.Fprint(w, "Usage:")
+	if cmd.HasAvailableSubCommands() {
+		fmt.Fprintf(w, "\n  %s [command]", cmd.CommandPath())
+	} else if cmd.Runnable() {
+		fmt.Fprintf(w, "\n  %s", cmd.UseLine())
+	}
+	if cmd.HasExample() {
+		fmt.Fprintf(w, "\n\nExamples:\n%s", cmd.Example)
+	}
+	list := func(title, group string) {
+		fmt.Fprintf(w, "\n\n%s", title)
+		for _, c := range cmd.Commands() {
+			if c.GroupID == group && (c.IsAvailableCommand() || c.Name() == "help") {
+				fmt.Fprintf(w, "\n  %-*s %s", c.NamePadding(), c.Name(), c.Short)
+			}
+		}
+	}
+	for _, g := range cmd.Groups() {
+		list(g.Title, g.ID)
+	}
+	if cmd.HasAvailableSubCommands() && len(cmd.Groups()) == 0 {
+		list("Commands:", "")
+	}
+	if cmd.HasAvailableLocalFlags() {
+		fmt.Fprintf(w, "\n\nFlags:\n%s", strings.TrimRight(cmd.LocalFlags().FlagUsagesWrapped(96), " \n"))
+	}
+	if cmd.HasAvailableInheritedFlags() {
+		fmt.Fprintf(w, "\n\nThe flags of all commands are in \"%s --help\".", cmd.Root().Name())
+	}
+	fmt.Fprintln(w)
+	return nil
+}
 
-Examples:
-{{.Example}}{{end}}
-{{- if .HasAvailableSubCommands}}{{$cmds := .Commands}}{{range $group := .Groups}}
+// absent is a command that only the program with all parts has.
+func absent(name string) *cobra.Command {
+	return &cobra.Command{
+		Use: name, Hidden: true, DisableFlagParsing: true, ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(*cobra.Command, []string) error { return usage("%s is in %s", name, whole(name)) },
+	}
+}
 
-{{.Title}}{{range $cmds}}{{if (and (eq .GroupID $group.ID) (or .IsAvailableCommand (eq .Name "help")))}}
-  {{rpad .Name .NamePadding }} {{.Short}}{{end}}{{end}}{{end}}{{if not .Groups}}
-
-Commands:{{range $cmds}}{{if .IsAvailableCommand}}
-  {{rpad .Name .NamePadding }} {{.Short}}{{end}}{{end}}{{end}}{{end}}
-{{- if .HasAvailableLocalFlags}}
-
-Flags:
-{{.LocalFlags.FlagUsagesWrapped 96 | trimTrailingWhitespaces}}{{end}}
-{{- if .HasAvailableInheritedFlags}}
-
-The flags of all commands are in "delayq --help".{{end}}
-`
+// whole is how to enter a command that needs the program with all parts.
+func whole(command string) string {
+	return "delayqd " + command + " (" + wholeProgram + ")"
+}
 
 // group is the function of a command that has others below it.
 func group(cmd *cobra.Command, args []string) error {

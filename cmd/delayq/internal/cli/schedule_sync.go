@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bytes"
@@ -91,8 +91,8 @@ func readSchedules(text []byte) (*scheduleFile, error) {
 
 // goTypes replaces what errors of the YAML package say to programmers.
 var goTypes = strings.NewReplacer(
-	"not found in type main.scheduleEntry", "is not known", "not found in type main.scheduleFile", "is not known",
-	"into []main.scheduleEntry", "as a list of schedules", "into main.scheduleEntry", "as a schedule", "into main.scheduleFile", "as a file of schedules",
+	"not found in type cli.scheduleEntry", "is not known", "not found in type cli.scheduleFile", "is not known",
+	"into []cli.scheduleEntry", "as a list of schedules", "into cli.scheduleEntry", "as a schedule", "into cli.scheduleFile", "as a file of schedules",
 	"yaml: unmarshal errors:\n  ", "", "yaml: ", "",
 )
 

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bytes"
@@ -83,7 +83,7 @@ func (a *app) taskAddCommand() *cobra.Command {
 		Use:   "add NAME",
 		Short: "Add a task that a worker runs, once or again and again",
 		Long: `Add a task: a schedule, or with --at and --in a single job with this name as its ID.
-The task names what the file of delayq worker has: a statement, a command, a template,
+The task names what the file of delayqd worker has: a statement, a command, a template,
 a receiver. It has neither SQL nor arguments of a command in it.
 
 The topic is named like the kind: sql, command, mail or webhook. --topic is for another

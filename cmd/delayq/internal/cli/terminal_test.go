@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -176,6 +176,7 @@ func TestPipeClosedEarly(t *testing.T) {
 		for _, format := range formats {
 			var errs strings.Builder
 			p := &process{
+				name: "delayq",
 				args: []string{"jobs", "many", "--state", "ready", "--all", "-o", format}, in: &input{Reader: strings.NewReader("")},
 				out: &output{Writer: &closedPipe{room: 100}}, err: &output{Writer: &errs}, dial: w.dial,
 				getenv: func(name string) string { return w.env[name] },

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"fmt"
@@ -17,8 +17,8 @@ import (
 func TestTopPicture(t *testing.T) {
 	m := snapshot(t, 120, 13)
 	picture := drawing(m.View().Content, m.width, m.height)
-	compare(t, filepath.Join("..", "..", "docs", "top.svg"), picture)
-	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	compare(t, filepath.Join("..", "..", "..", "..", "docs", "top.svg"), picture)
+	readme, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "README.md"))
 	require.NoError(t, err)
 	require.Contains(t, string(readme), "(docs/top.svg)")
 }

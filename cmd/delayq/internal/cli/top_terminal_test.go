@@ -1,6 +1,6 @@
 //go:build unix
 
-package main
+package cli
 
 import (
 	"bytes"
@@ -204,7 +204,7 @@ func TestTopPanicInThisProcess(t *testing.T) {
 	if where == "" {
 		t.Skip("TestTopLeavesTheTerminalAfterAPanic starts it")
 	}
-	p := system()
+	p := system("delayq")
 	p.getenv = func(string) string { return "" }
 	if where == "call" {
 		p.args = []string{"top"}

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -17,8 +17,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/delayq/delayq/web"
+	"github.com/delayq/delayq/cmd/delayq/internal/part"
 )
+
+// pageEvery is how often open pages are refreshed.
+const pageEvery = 2 * time.Second
 
 // A webFlags holds the flags of the command web.
 type webFlags struct {
@@ -36,7 +39,7 @@ type webFlags struct {
 }
 
 func (a *app) webCommand() *cobra.Command {
-	f := webFlags{listen: "127.0.0.1:9465", every: 2 * time.Second}
+	f := webFlags{listen: "127.0.0.1:9465", every: pageEvery}
 	cmd := &cobra.Command{
 		Use:   "web",
 		Short: "Serve the web page: look at topics and act on jobs in a browser",
@@ -59,11 +62,11 @@ are answered as the host of a request.
 
 /healthz answers 200 as long as the process lives. SIGINT and SIGTERM end it with exit
 code 0, and stop bulk runs. A mistake in the password file has the exit code 78.`,
-		Example: `  delayq web
-  delayq web --read-only --badge production
-  delayq web --add-user ann >> users
-  delayq web --listen :9465 --auth-file users
-  delayq web --listen :9465 --trust-user-header X-Forwarded-User --trust-proxy 10.0.0.0/8`,
+		Example: `  delayqd web
+  delayqd web --read-only --badge production
+  delayqd web --add-user ann >> users
+  delayqd web --listen :9465 --auth-file users
+  delayqd web --listen :9465 --trust-user-header X-Forwarded-User --trust-proxy 10.0.0.0/8`,
 		Args:              counted(0, 0, "no arguments"),
 		ValidArgsFunction: a.completeArgs(nothing),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -105,21 +108,15 @@ func (a *app) web(ctx context.Context, f *webFlags) (err error) {
 	if err := a.validPrefix(ctx); err != nil { // before Redis is asked: it may be away
 		return err
 	}
-	opts := []web.Option{web.Actor(login.user), web.Authorize(login.authorize), web.Every(f.every), web.Badge(f.badge)}
-	if f.language != "" {
-		opts = append(opts, web.Language(f.language))
-	}
-	for _, origin := range f.origins {
-		opts = append(opts, web.TrustedOrigin(origin))
+	setup := part.PageSetup{
+		Inspector: insp, Actor: login.user, Act: login.mayAct, Every: f.every, Badge: f.badge, Language: f.language, Origins: f.origins,
 	}
 	if !f.readOnly {
-		client, err := a.queue()
-		if err != nil {
+		if setup.Client, err = a.queue(); err != nil {
 			return err
 		}
-		opts = append(opts, web.Actions(client))
 	}
-	page, err := web.New(insp, opts...)
+	page, err := part.NewPage(&setup)
 	if err != nil {
 		return usage("%v", err)
 	}

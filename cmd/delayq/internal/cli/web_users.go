@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bytes"
@@ -17,8 +17,6 @@ import (
 
 	"golang.org/x/crypto/bcrypt"
 	"golang.org/x/term"
-
-	"github.com/delayq/delayq/web"
 )
 
 // The bounds of a password file. A hash of a higher cost takes seconds for each login.
@@ -97,7 +95,7 @@ func readUsers(name string) (map[string]webUser, error) {
 		case user == "" || strings.TrimSpace(user) != user:
 			return nil, badFile("--auth-file %s: line %d has no name; expected name:hash", name, n)
 		case err != nil:
-			return nil, badFile("--auth-file %s: line %d: the password is not hashed with bcrypt; delayq web --add-user writes such a line", name, n)
+			return nil, badFile("--auth-file %s: line %d: the password is not hashed with bcrypt; delayqd web --add-user writes such a line", name, n)
 		case cost < leastCost || cost > mostCost:
 			return nil, badFile("--auth-file %s: line %d: the cost of the hash is %d; expected %d to %d", name, n, cost, leastCost, mostCost)
 		case limited && right != readOnlyUser:
@@ -163,9 +161,9 @@ func (u *users) enter(ctx context.Context, name, password string) int {
 // errReadOnly is the answer to a user who may only read.
 var errReadOnly = errors.New("you may read and not act")
 
-// authorize decides what a user may do.
-func (l *login) authorize(r *http.Request, right web.Right, _ string) error {
-	if l.users == nil || right == web.RightView || right == web.RightPayload {
+// mayAct returns an error if a user may only read.
+func (l *login) mayAct(r *http.Request) error {
+	if l.users == nil {
 		return nil
 	}
 	l.users.mu.Lock()

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"fmt"
@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/cmd/delayq/internal/part"
 	"github.com/delayq/delayq/cmd/delayq/internal/worker"
 	"github.com/delayq/delayq/prom"
 )
@@ -36,8 +37,8 @@ The file can say how to reach Redis. Flags and the environment win.
 SIGHUP loads the file anew. Running jobs keep what they had. A file with a mistake
 changes nothing, and the log has the mistakes. SIGINT and SIGTERM let running jobs
 end, for as long as the file says, and end the worker with exit code 0.`,
-		Example: `  delayq worker --config worker.yaml --check
-  delayq worker --config /etc/delayq/worker.yaml`,
+		Example: `  delayqd worker --config worker.yaml --check
+  delayqd worker --config /etc/delayq/worker.yaml`,
 		Args:              counted(0, 0, "no arguments"),
 		ValidArgsFunction: a.completeArgs(nothing),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -190,5 +191,8 @@ func serveWorker(address string, server *delayq.Server, counts *prom.Metrics, lo
 
 // taskCommands are about tasks without code.
 func (a *app) taskCommands() []*cobra.Command {
+	if !part.Whole() {
+		return []*cobra.Command{a.taskCommand()}
+	}
 	return []*cobra.Command{a.taskCommand(), a.workerCommand()}
 }

@@ -1,6 +1,6 @@
 //go:build unix
 
-package main
+package cli
 
 import (
 	"os"
@@ -48,7 +48,7 @@ func restarted(t *testing.T, unit string, end *os.ProcessState) bool {
 // in its file or one that was stopped is not.
 func TestUnitRestartsWhatHasCrashed(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../deploy/delayq-worker.service")
+	text, err := os.ReadFile("../../../../deploy/delayq-worker.service")
 	require.NoError(t, err)
 	unit := string(text)
 	const good = "topics: {backup: {command: {argv: [cat]}}}"

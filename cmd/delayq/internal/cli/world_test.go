@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bytes"
@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
+	_ "github.com/delayq/delayq/cmd/delayq/internal/part/all" // the tests are about all commands
 	"github.com/delayq/delayq/internal/queuetest"
 )
 
@@ -24,7 +25,7 @@ var update = flag.Bool("update", false, "write the golden files and docs/cli.md 
 
 func TestMain(m *testing.M) {
 	if os.Getenv(processEnv) != "" {
-		main()
+		Main("delayq")
 	}
 	queuetest.Main(m, nil)
 }
@@ -116,6 +117,7 @@ type result struct {
 func (w *world) do(args ...string) result {
 	var out, errs bytes.Buffer
 	p := &process{
+		name: "delayq",
 		args: args,
 		in:   &input{Reader: strings.NewReader(w.stdin), terminal: w.terminal},
 		out:  &output{Writer: &out, terminal: w.terminal, width: w.width}, err: &output{Writer: &errs, terminal: w.terminal, width: w.width},

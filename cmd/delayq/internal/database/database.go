@@ -7,12 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
-	_ "github.com/jackc/pgx/v5/stdlib" // driver pgx
-	_ "modernc.org/sqlite"             // driver sqlite
 
+	"github.com/delayq/delayq/cmd/delayq/internal/part"
 	"github.com/delayq/delayq/outbox"
 )
 
@@ -61,6 +61,9 @@ func Parse(dialect, address string) (outbox.Dialect, string, error) {
 func Open(dialect outbox.Dialect, address string) (*sql.DB, error) {
 	_ = mysql.SetLogger(&mysql.NopLogger{}) // the errors say what matters
 	driver := map[outbox.Dialect]string{outbox.Postgres: "pgx", outbox.MySQL: "mysql", outbox.SQLite: "sqlite"}[dialect]
+	if !slices.Contains(sql.Drivers(), driver) {
+		return nil, fmt.Errorf("the driver of %s: %w", dialect, part.ErrMissing)
+	}
 	db, err := sql.Open(driver, address)
 	if err != nil { // some drivers show the address
 		return nil, fmt.Errorf("the address of the database is not one of %s", dialect)

@@ -16,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/cmd/delayq/internal/part"
 	"github.com/delayq/delayq/handlers/mail"
 	"github.com/delayq/delayq/handlers/statement"
 	"github.com/delayq/delayq/outbox"
@@ -160,7 +161,7 @@ type mailKind struct {
 	Templates map[string]mail.Template
 	Contents  map[string][sha256.Size]byte // of the files, to see changes
 
-	made *mail.Handler // which has read the files
+	made delayq.Handler // which has read the files
 }
 
 func (l *loader) mail(o *object) (kind, string) {
@@ -181,7 +182,7 @@ func (l *loader) mail(o *object) (kind, string) {
 	anyTemplate := map[string]mail.Template{"x": {Subject: "x", Text: os.DevNull}}
 	if k.From = o.text("from"); !o.has("from") {
 		o.missing("from: missing; expected an address")
-	} else if _, err := mail.New(anyServer, k.From, anyTemplate); err != nil {
+	} else if _, err := part.NewMail(anyServer, k.From, anyTemplate); err != nil {
 		l.at(o.fields["from"].value, "%s", reason(err))
 	}
 	k.Timeout = o.span("timeout", time.Millisecond, 10*time.Minute, 30*time.Second)
@@ -202,7 +203,7 @@ func (l *loader) mail(o *object) (kind, string) {
 		}
 		t.end()
 		if len(l.mistakes) == bad {
-			_, err := mail.New(anyServer, anyFrom, map[string]mail.Template{name: made})
+			_, err := part.NewMail(anyServer, anyFrom, map[string]mail.Template{name: made})
 			if err != nil {
 				for text := range strings.Lines(reason(err)) {
 					l.at(key, "%s", strings.TrimSuffix(text, "\n"))
@@ -221,7 +222,7 @@ func (l *loader) mail(o *object) (kind, string) {
 			opts = append(opts, mail.TLS(trusting(k.Server.ca)))
 		}
 		var err error
-		if k.made, err = mail.New(k.Server.server, k.From, k.Templates, opts...); err != nil {
+		if k.made, err = part.NewMail(k.Server.server, k.From, k.Templates, opts...); err != nil {
 			l.at(o.node, "%s", reason(err))
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
+	_ "github.com/delayq/delayq/cmd/delayq/internal/part/all"
 	"github.com/delayq/delayq/internal/queuetest"
 	"github.com/delayq/delayq/outbox"
 )

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bufio"
@@ -38,7 +38,7 @@ func watch(t *testing.T, targets ...string) *monitor {
 	}
 	require.NoError(t, err)
 	dir := t.TempDir()
-	rules, err := os.ReadFile(filepath.Join("..", "..", "deploy", "delayq.rules.yml"))
+	rules, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "deploy", "delayq.rules.yml"))
 	require.NoError(t, err)
 	write := func(name, text string) string {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
