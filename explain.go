@@ -2,6 +2,7 @@ package delayq
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -51,6 +52,9 @@ const (
 	// The job is past its expiry, or will be when it is due: it is dropped instead of started.
 	// Since: the expiry.
 	ReasonExpired ReasonCode = "expired"
+	// A later release has stored the job, in a form that this one cannot read: only servers of that
+	// release run it. Version.
+	ReasonLaterRelease ReasonCode = "later_release"
 	// The topic is damaged: the job has a record and no place, or a place and no record. Finding.
 	// [Client.Repair] heals it.
 	ReasonOrphan ReasonCode = "orphan"
@@ -174,6 +178,7 @@ type Reason struct {
 	// Used and Limit are bytes of memory. With ReasonTopicLimit and ReasonKeyLimit, Limit is the
 	// limit of running jobs.
 	Used, Limit int64
+	Version     int // the format version of the job's record
 }
 
 // Explain says why a job is not running: a verdict in one sentence, and every reason that holds. A
@@ -213,7 +218,7 @@ func (c *circumstances) reason(r *explain.Reason) Reason {
 		Attempt: r.Attempt, Snoozes: r.Snoozes, Server: r.Server, Host: r.Host, Servers: r.Servers, Others: r.Others,
 		Workers: r.Workers, Running: r.Running, Job: r.Job, For: r.For, Ahead: r.Ahead, More: r.More, Keys: r.Keys,
 		PerSecond: r.PerSecond, Wait: r.Wait, LoopAge: r.LoopAge, Finding: FindingKind(r.Finding), Refusal: r.Refusal,
-		Used: r.Used, Limit: r.Limit,
+		Used: r.Used, Limit: r.Limit, Version: r.Version,
 	}
 	if r.Error != nil {
 		to.Error = &c.info.Errors[len(c.info.Errors)-1]
@@ -322,6 +327,9 @@ func (info *JobInfo) fact(revived bool) *explain.Job {
 		State: string(info.State), Due: info.Due, DueReason: string(info.DueReason), Attempt: info.Attempt, Snoozes: info.Snoozes,
 		Revived: revived, EnqueuedAt: info.EnqueuedAt, LeaseEnd: info.LeaseEnd, BuriedAt: info.BuriedAt, FinishedAt: info.FinishedAt,
 		KeptUntil: info.KeptUntil, ExpireAt: info.ExpireAt,
+	}
+	if errors.Is(info.Undecodable, record.ErrNewer) {
+		job.Later = int(info.Raw[record.NonceLen])
 	}
 	if n := len(info.Errors); n > 0 {
 		last := &info.Errors[n-1]

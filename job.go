@@ -184,8 +184,10 @@ type JobInfo struct {
 	// FinishedAt of a done job.
 	Partial bool
 
-	// Undecodable is set if the record cannot be read, because a newer release wrote it or because
+	// Undecodable is set if the record cannot be read, because a later release wrote it or because
 	// it is damaged. Then Raw holds the record, or its first 48 KiB if it is from [Inspector.Jobs].
+	// If a later release wrote it, the error says its format version, and EnqueuedAt, Key, Schedule
+	// and Slot are set.
 	Undecodable error
 	Raw         []byte
 
@@ -373,6 +375,7 @@ func readJobInfo(topic, id string, cut int, at func(column int) string) *JobInfo
 	}
 	if rec, err := decode(raw); err != nil {
 		info.Undecodable, info.Raw = err, []byte(raw)
+		info.stored(&rec) // of a job of a later release
 	} else {
 		info.recorded(&rec)
 		if cut < 0 {
@@ -415,11 +418,16 @@ func (info *JobInfo) recorded(rec *record.Job) {
 	info.options = rec.Options
 	o := rec.Options
 	o.Fill(&defaultRun)
-	info.Headers, info.Key, info.Retries, info.PayloadSize = o.Headers, o.Key, o.Retries(), rec.Size
-	info.EnqueuedAt, info.Due = msTime(rec.EnqueuedAt), msTime(rec.Due())
+	info.Headers, info.Retries, info.PayloadSize, info.Due = o.Headers, o.Retries(), rec.Size, msTime(rec.Due())
 	info.BackoffFirst, info.BackoffLimit = ofMS(o.BackoffMin), ofMS(o.BackoffMax)
 	info.Timeout, info.Retention, info.ExpireAt = ofMS(o.Timeout), ofMS(o.Retention), orZero(rec.Expires())
-	if o.Scheduled {
+	info.stored(rec)
+}
+
+// stored sets what records of all releases have.
+func (info *JobInfo) stored(rec *record.Job) {
+	info.Key, info.EnqueuedAt = rec.Options.Key, orZero(rec.EnqueuedAt)
+	if rec.Options.Scheduled {
 		info.scheduledFor(info.ID)
 	}
 }

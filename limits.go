@@ -276,7 +276,7 @@ func decodeLimits(flow string) (l Limits) {
 	if len(words) >= 12 {
 		l.RunningPerKey, l.RatePerKey = decodeFlow(words[6:12])
 	}
-	if len(words) == 14 && words[12] == "1" {
+	if len(words) >= 14 && words[12] == "1" { // a later release may write more
 		l.Ordered = true
 		if words[13] == "1" {
 			l.OnDead = HaltKey

@@ -102,15 +102,10 @@ func (p policy) failure(r *run.Run, want wish, cause, err error, ran time.Durati
 	return entry
 }
 
-// newerRecordDelay is how long a record of a newer release is left alone before the next attempt.
-const newerRecordDelay = 30 * time.Second
-
-// Refusal returns the row to send for a taken job that must not run, or nil if it must run.
+// Refusal returns the row to send for a taken job that must not run, or nil if it must run. Jobs of
+// later releases do not get here.
 func (p policy) Refusal(r *run.Run, undecodable error, now int64, log *slog.Logger) *settle.Row {
 	switch {
-	case errors.Is(undecodable, record.ErrNewer):
-		log.Error("job snoozed", "job", r.ID, "err", undecodable, "delay", newerRecordDelay)
-		return &settle.Row{Run: r, Verb: settle.Snooze, End: msTime(now), Delay: newerRecordDelay, Tally: r.Past, Err: undecodable}
 	case undecodable != nil:
 		entry := AttemptError{Attempt: r.Attempt, At: msTime(now), Server: p.server, Kind: KindUndecodable, Message: undecodable.Error()}
 		return &settle.Row{Run: r, Verb: settle.Bury, Failure: entry.encode(), Err: undecodable}

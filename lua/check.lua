@@ -156,7 +156,7 @@ else
     dead = {'ZSCAN', dead, 1000, function() places(dead) end},
     attempts = {'HSCAN', attempts, 1000, function() books(attempts, '^(%d+)$') end},
     errors = {'HSCAN', errors, 1, function() books(errors) end}, -- any bytes are readable
-    moved = {'HSCAN', moved, 1000, function() books(moved, '^(%d+) %a+ (%d+) (%d+) [01]$') end},
+    moved = {'HSCAN', moved, 1000, function() books(moved, '^(%d+) %a%S* (%d+) (%d+) [01]$') end},
     done = {'ZSCAN', done, 1000, kept},
     results = {'HSCAN', results, 1, outcomes},
     schedules = {'HSCAN', schedules, 1, definitions},

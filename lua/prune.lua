@@ -28,12 +28,16 @@
 -- ARGV[5]   channel   the control channel
 -- ARGV[6]   topic     the topic's name, for the control channel
 --
+-- A dead job whose record is of a later release is left to servers of that release, which may have
+-- to do more. So the script reads the versions of the records of at most limit dead jobs, and no
+-- more than 1 MiB of them, or one. A thousand such jobs keep it from those that were buried later.
 -- If ready is far longer than its number of jobs, the leftovers among its first and last IDs are
 -- removed. So are names that have been in idle for more than an hour. Keys that waited for deleted
 -- jobs get turns. Work that needs a key of a wrong type is left out. Such keys, even those for
 -- bookkeeping only, are reported here.
--- Returns {'ok', now, dead, done, missing, wrong, trimmed}: how many of each kind this call
--- deleted, and how many leftovers of ready it removed. limit of one kind means ask again. missing
+-- Returns {'ok', now, dead, done, missing, wrong, trimmed, more}: how many of each kind this call
+-- deleted, and how many leftovers of ready it removed. limit of one kind means ask again, and so
+-- does a more of 1: the records of dead jobs were too large for one call. missing
 -- is how many more records there are than places, or how many more places in bucket and dead than
 -- records; 0 in a healthy topic. wrong lists the keys of a wrong type. A repeated call deletes no
 -- job and returns the same numbers of deleted jobs, so that every deletion is reported.
@@ -67,11 +71,33 @@ if placed >= 0 then
   books[#books + 1] = keyed
 end
 
+-- own returns the first of some dead jobs that are not of a later release, at most that many.
+local more = 0
+local function own(ids, wanted)
+  local list, read = {}, 0
+  for _, id in ipairs(ids) do
+    if #list == wanted then
+      break
+    end
+    local size = redis.call('HSTRLEN', pool, id)
+    if read > 0 and read + size > 1048576 then
+      more = #list > 0 and 1 or 0
+      break
+    end
+    read = read + size
+    local version = string.byte(redis.call('HGET', pool, id) or '', 9)
+    if (version or 0) <= 2 then
+      list[#list + 1] = id
+    end
+  end
+  return list
+end
+
 local old, over = {}, {}
 if not told and records >= 0 and buried > 0 then
-  old = redis.call('ZRANGEBYSCORE', dead, '-inf', now - age, 'LIMIT', 0, limit)
+  old = own(redis.call('ZRANGEBYSCORE', dead, '-inf', now - age, 'LIMIT', 0, limit), limit)
   if #old == 0 and buried > most then
-    old = redis.call('ZRANGE', dead, 0, math.min(buried - most, limit) - 1)
+    old = own(redis.call('ZRANGE', dead, 0, limit - 1), math.min(buried - most, limit))
   end
 end
 local freed = 0
@@ -161,9 +187,9 @@ if math.min(records, buried, delayed, leased, waits, handed, laned) >= 0 then
 end
 if told then
   local gone, ended = string.match(told, '^(%d+) (%d+)$')
-  return {'ok', now, tonumber(gone or 0), tonumber(ended or 0), missing, wrong, trimmed}
+  return {'ok', now, tonumber(gone or 0), tonumber(ended or 0), missing, wrong, trimmed, 0}
 end
 if #old + #over > 0 then
   remember(receipt, number, #old .. ' ' .. #over)
 end
-return {'ok', now, #old, #over, missing, wrong, trimmed}
+return {'ok', now, #old, #over, missing, wrong, trimmed, more}

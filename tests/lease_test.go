@@ -502,8 +502,15 @@ func TestNewerRecordIsLeftInPlace(t *testing.T) {
 		require.Equal(b, 1, info.Attempt)
 		require.Empty(b, info.Errors)
 		require.Equal(b, newer, string(info.Raw))
-		require.NotEmpty(b, log.With("level=ERROR", "job=newer", "version"))
-		require.LessOrEqual(b, len(log.With("job=newer")), 5, "about every half minute")
+		require.Len(b, log.With("job=newer"), 1, "the log says it once")
+		require.Len(b, log.With("level=ERROR", `msg="job of a later release"`, "topic=a", "job=newer", "format version 3", "delay=1s"), 1)
+		early := b.Counter("a", "snoozed")
+		require.InDelta(b, 20, early, 2, "at first every second, and then less often")
+		b.Pass(5 * time.Minute)
+		late := b.Counter("a", "snoozed")
+		b.Pass(40 * time.Minute)
+		require.InDelta(b, late+40, b.Counter("a", "snoozed"), 1, "once a minute")
+		require.Len(b, log.With("job=newer"), 1)
 
 		require.NoError(b, b.RDB.HSet(b.Context(), queuetest.PoolKey("a"), "newer", old).Err()) // as if this were the newer server
 		b.Pass(time.Minute)
@@ -511,4 +518,46 @@ func TestNewerRecordIsLeftInPlace(t *testing.T) {
 		require.Equal(b, 1, rec.Of("newer")[0].Attempt)
 		require.Empty(b, b.State("a", "newer"))
 	})
+}
+
+// A server puts off a job of a later release, and no job of its key overtakes it if these run in
+// their order. What all releases store alike is shown. A server of that release runs both.
+func TestServerPutsOffJobsOfALaterRelease(t *testing.T) {
+	for name, ordered := range map[string]bool{"in order": true, "in any order": false} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			queuetest.InBubble(t, func(b *queuetest.Bubble) {
+				var rec queuetest.Recorder
+				require.NoError(b, b.Client.SetLimits(b.Context(), "a", delayq.Limits{RunningPerKey: 1, Ordered: ordered}))
+				enqueued := time.Now()
+				b.Enqueue("a", "first", delayq.Key("k"), delayq.Retry(0))
+				b.Enqueue("a", "second", delayq.Key("k"))
+				b.Enqueue("a", "plain")
+				old := b.RDB.HGet(b.Context(), queuetest.PoolKey("a"), "first").Val()
+				later := old[:8] + "\x04\x05" + old[10:] + "more" // with an expiry
+				require.NoError(b, b.RDB.HSet(b.Context(), queuetest.PoolKey("a"), "first", later).Err())
+				b.Serve("a", rec.Then(nil), delayq.Concurrency(1))
+				b.Pass(10 * time.Minute)
+				require.Len(b, rec.Of("plain"), 1)
+				require.Equal(b, !ordered, len(rec.Of("second")) == 1)
+				require.Empty(b, rec.Of("first"))
+
+				info := b.Get("a", "first")
+				require.Equal(b, later, string(info.Raw))
+				require.ErrorContains(b, info.Undecodable, "format version 4")
+				require.Equal(b, "k", info.Key)
+				require.True(b, enqueued.Equal(info.EnqueuedAt))
+				require.Equal(b, delayq.StateScheduled, info.State)
+				require.Equal(b, 1, info.Attempt)
+				require.Zero(b, info.Snoozes)
+				require.ErrorContains(b, b.Client.Reschedule(b.Context(), "a", "first", delayq.ProcessIn(time.Hour)), "format version 4")
+
+				require.NoError(b, b.RDB.HSet(b.Context(), queuetest.PoolKey("a"), "first", old).Err()) // as if this were the later server
+				b.Pass(time.Minute + time.Second)
+				require.Len(b, rec.Of("first"), 1)
+				require.Equal(b, 1, rec.Of("first")[0].Attempt)
+				require.Len(b, rec.Of("second"), 1)
+				require.Equal(b, map[bool]string{true: "second", false: "first"}[ordered], rec.All()[2].ID, "the last one")
+			})
+		})
+	}
 }

@@ -62,6 +62,19 @@ func TestExplain(t *testing.T) {
 			f.Takers[0].Promotes, f.Takers[0].PromoteAge = true, 3*time.Second
 		}, "Due, but not ready: it was due at 2026-03-01 11:59:00.000 UTC, 1m ago, and no server has made it ready; " +
 			"2 jobs are due before it; a server last tried to promote 3s ago.", []Code{NotPromoted}},
+		"of a later release, put off": {func(f *Facts) {
+			f.Job.State, f.Job.Due, f.Job.DueReason, f.Job.Later = stateScheduled, noon.Add(time.Second), dueSnooze, 3
+		}, "Scheduled: a later release of delayq has stored it (format version 3); servers of that release run it, and others put it off.",
+			[]Code{LaterRelease, DueLater}},
+		"of a later release, snoozed by its handler": {func(f *Facts) {
+			f.Job.State, f.Job.Due, f.Job.DueReason, f.Job.Later, f.Job.Snoozes = stateScheduled, noon.Add(time.Second), dueSnooze, 3, 1
+		}, "Scheduled: its handler has snoozed it, once, and it is due at 2026-03-01 12:00:01.000 UTC, in 1s.", []Code{Snoozed, LaterRelease}},
+		"of a later release, and ready": {func(f *Facts) { f.Job.Later, f.Ahead = 4, 2 },
+			"Ready, but not running: 2 jobs are in front of it; at 1 jobs/s it starts in about 2s.", []Code{Behind, LaterRelease}},
+		"of a later release, and dead": {func(f *Facts) {
+			f.Job.Later, f.Job.State, f.Job.BuriedAt, f.Job.Attempt = 4, stateDead, noon.Add(-time.Second), 1
+		},
+			"Dead: it was buried at 2026-03-01 11:59:59.000 UTC, 1s ago, after attempt 1, and does not run unless revived.", []Code{Dead}},
 		"paused": {func(f *Facts) {
 			f.Pauses = []Pause{{By: "ann", Because: "deploy", Since: noon.Add(-time.Hour)}}
 		}, `Ready, but not running: the topic is paused by "ann" since 2026-03-01 11:00:00.000 UTC until somebody resumes it ("deploy").`,

@@ -58,6 +58,7 @@ type Job struct {
 	KeptUntil  time.Time
 	ExpireAt   time.Time
 	LastError  *Failure
+	Later      int // the format version of its record, if a later release has stored it; else 0
 }
 
 // A Failure is the newest error of the job.
@@ -126,6 +127,7 @@ const (
 	BackingOff       Code = "backing_off"
 	Snoozed          Code = "snoozed"
 	Expired          Code = "expired"
+	LaterRelease     Code = "later_release"
 	Orphan           Code = "orphan"
 	RedisCannotWrite Code = "redis_cannot_write"
 	TopicPaused      Code = "topic_paused"
@@ -182,6 +184,7 @@ type Reason struct {
 	Finding      string
 	Refusal      string
 	Used, Limit  int64
+	Version      int
 }
 
 // The words of the facts that decide.

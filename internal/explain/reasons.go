@@ -36,14 +36,33 @@ func (f *Facts) reasons() (list []Reason) {
 		add(Reason{Code: Done, Since: f.Job.FinishedAt, Until: f.Job.KeptUntil, Attempt: f.Job.Attempt})
 	case f.Late():
 		add(f.held()...)
+		add(f.later()...)
 	case f.is(stateRunning):
 		add(f.ran(Running))
+	case f.putOff():
+		add(f.later()...)
+		add(Reason{Code: DueLater, Until: f.Job.Due})
+		add(f.obstacles()...)
 	default:
 		add(f.expiry()...)
 		add(f.scheduled())
 		add(f.obstacles()...)
+		add(f.later()...)
 	}
 	return list
+}
+
+// later returns that a later release has stored the job, if it has.
+func (f *Facts) later() []Reason {
+	if f.Job.Later == 0 {
+		return nil
+	}
+	return []Reason{{Code: LaterRelease, Version: f.Job.Later}}
+}
+
+// putOff reports whether a server has put the job off because a later release has stored it.
+func (f *Facts) putOff() bool {
+	return f.Job.Later > 0 && f.is(stateScheduled) && f.Job.DueReason == dueSnooze && f.Job.Snoozes == 0
 }
 
 // held returns why a job that is late has not started. If servers are live, Redis has lately taken

@@ -71,6 +71,8 @@ func (r *Reason) clause(now time.Time) string {
 			return "it will be dropped, because it expires at " + moment(r.Since) + ", before it is due"
 		}
 		return fmt.Sprintf("it will be dropped, because it expired at %s, %s", moment(r.Since), ago(r.Since))
+	case LaterRelease:
+		return fmt.Sprintf("a later release of delayq has stored it (format version %d); servers of that release run it, and others put it off", r.Version)
 	case Orphan:
 		if r.Finding == noRecord {
 			return "the topic has a place for this ID and no record (Repair removes it)"

@@ -160,7 +160,7 @@ func (h *Hand) Settle(held []Held, like settle.Row) (script.Reply, error) {
 			ID: one.ID, Fence: record.ParseFence(one.Fence), Options: rec.Options, Past: m.Tally, Attempt: finished + 1, Start: time.UnixMilli(rec.EnqueuedAt),
 		}
 		list[i].End, list[i].Tally = time.UnixMilli(rec.EnqueuedAt+5), m.Tally
-		if like.Verb == settle.Snooze {
+		if like.Verb == settle.Snooze && !like.Later {
 			list[i].Tally = m.Snoozed(finished)
 		}
 		if n := h.Renewals[one.ID]; n != nil && like.Verb == settle.Again {

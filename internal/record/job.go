@@ -28,6 +28,9 @@ import (
 // time: the key (bin 8) and the head start (int 32, ms). Both have fixed encodings, because scripts
 // read them.
 //
+// Later releases may write other versions. Whatever these add, the nonce, the version, the flags,
+// the time and, if the version is even, the key and the head start are where they are here.
+//
 // The script that enqueues inserts the time, because it is Redis's. It receives the head (up to the
 // array's first byte) and the tail (what follows the time).
 type Job struct {
@@ -82,7 +85,7 @@ func HexNonceOf(raw string) string { return hex.EncodeToString([]byte(raw[:min(l
 
 // ErrNewer is the error for a record that a later release of delayq wrote. The record is left for a
 // server that can decode it.
-var ErrNewer = errors.New("record of a newer format version")
+var ErrNewer = errors.New("record of a later release")
 
 var (
 	buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
@@ -163,7 +166,9 @@ func DueOf(raw string) int64 {
 	return o.Due(at)
 }
 
-// Decode reads a record. With an error it returns the zero Job.
+// Decode reads a record. With an error it returns the zero Job. With [ErrNewer] it returns what all
+// versions have, as far as it can be read: the nonce, the enqueue time, the key, the head start and
+// whether a schedule made the job.
 func Decode(raw string) (Job, error) { return decode(raw, true) }
 
 // DecodeMeta reads the part of a record before its payload. raw can end within the payload.
@@ -173,7 +178,9 @@ func decode(raw string, whole bool) (j Job, err error) {
 	if len(raw) < HeadLen+StampLen {
 		return Job{}, fmt.Errorf("record of %d bytes is too short", len(raw))
 	}
-	if err := headOf(raw); err != nil {
+	if err := headOf(raw); errors.Is(err, ErrNewer) {
+		return decodeNewer(raw), err
+	} else if err != nil {
 		return Job{}, err
 	}
 	if j.EnqueuedAt, err = decodeStamp(raw[HeadLen:]); err != nil {
@@ -187,12 +194,30 @@ func decode(raw string, whole bool) (j Job, err error) {
 	return j, nil
 }
 
+// decodeNewer reads what a record of a later release has where all have it.
+func decodeNewer(raw string) (j Job) {
+	j.Nonce = NonceOf(raw)
+	j.Options.Scheduled = raw[NonceLen+1]&flagSlot != 0
+	at, err := decodeStamp(raw[HeadLen:])
+	if err != nil {
+		return j
+	}
+	j.EnqueuedAt = at
+	if raw[NonceLen]%2 == VersionKeyed%2 {
+		var o Options
+		if o.decodeKey(msgpack.NewDecoder(strings.NewReader(raw[HeadLen+StampLen:]))) == nil {
+			j.Options.Key, j.Options.HeadStart = o.Key, o.HeadStart
+		}
+	}
+	return j
+}
+
 // headOf checks the head of a record, which must be complete.
 func headOf(raw string) error {
 	fields := jobFields
 	switch version := raw[NonceLen]; {
 	case version > VersionKeyed:
-		return fmt.Errorf("%w: %d, this release reads up to %d", ErrNewer, version, VersionKeyed)
+		return fmt.Errorf("%w: format version %d, this one reads up to %d", ErrNewer, version, VersionKeyed)
 	case version < 1:
 		return fmt.Errorf("invalid record format version %d", version)
 	case version == VersionKeyed:

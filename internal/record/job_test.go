@@ -222,12 +222,41 @@ func TestRecordOfALaterRelease(t *testing.T) {
 	t.Parallel()
 	raw := []byte(encoded(t, unset, nil))
 	raw[NonceLen] = VersionKeyed + 1
-	_, err := Decode(string(raw))
+	j, err := Decode(string(raw))
 	require.ErrorIs(t, err, ErrNewer)
-	require.ErrorContains(t, err, "3, this release reads up to 2")
+	require.ErrorContains(t, err, "format version 3, this one reads up to 2")
+	require.Equal(t, Job{Nonce: string(raw[:NonceLen]), EnqueuedAt: j.EnqueuedAt}, j, "what all versions have")
+	require.NotZero(t, j.EnqueuedAt)
 	raw[NonceLen+1] = 0xff // whatever it means by its flags and fields
-	_, err = Decode(string(raw[:HeadLen]) + strings.Repeat("?", 40))
+	j, err = Decode(string(raw[:HeadLen]) + strings.Repeat("?", 40))
 	require.ErrorIs(t, err, ErrNewer)
+	require.Equal(t, Job{Nonce: string(raw[:NonceLen]), Options: Options{Scheduled: true}}, j)
+}
+
+// The key and the head start are where they were, in records of every even version, and only there.
+func TestKeyOfALaterRelease(t *testing.T) {
+	t.Parallel()
+	o := unset
+	o.Key, o.HeadStart = "tenant", -5
+	raw := []byte(encoded(t, o, []byte("p")))
+	for _, version := range []byte{4, 6, 254} {
+		raw[NonceLen] = version
+		for _, record := range []string{string(raw), string(raw[:HeadLen-1]) + "?" + string(raw[HeadLen:])} {
+			j, err := DecodeMeta(record)
+			require.ErrorIs(t, err, ErrNewer)
+			require.Equal(t, "tenant", j.Options.Key)
+			require.EqualValues(t, -5, j.Options.HeadStart)
+		}
+		j, err := Decode(string(raw[:HeadLen+StampLen+2]))
+		require.ErrorIs(t, err, ErrNewer)
+		require.Empty(t, j.Options.Key, "cut")
+	}
+	for _, version := range []byte{3, 5, 255} {
+		raw[NonceLen] = version
+		j, err := Decode(string(raw))
+		require.ErrorIs(t, err, ErrNewer)
+		require.Empty(t, j.Options.Key)
+	}
 }
 
 // A later release may set other flags: a record that has some is read all the same.

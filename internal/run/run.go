@@ -32,7 +32,7 @@ type Run struct {
 	Payload   []byte
 	Enqueued  time.Time
 	Due       time.Time
-	// With the handler's Defaults; zero if the record cannot be read.
+	// With the handler's Defaults. If the record cannot be read, no more than the key is known.
 	Options record.Options
 	// Redis's time from which the job is dropped instead of started; 0: never
 	Expires int64
@@ -209,6 +209,7 @@ func New(k Taken) (*Run, error) {
 		r.Past = m.Tally
 	}
 	if err != nil {
+		r.Options.Key = rec.Options.Key // of a record of a later release: its key may wait for the end
 		return r, err
 	}
 	r.Options, r.Size = rec.Options, int32(rec.Size)

@@ -124,7 +124,7 @@ func (p *pruner) warn(log *slog.Logger) {
 }
 
 // prune is one call of the prune script. It returns the number of dead jobs removed, and whether
-// the call removed as many of one kind as it may.
+// there may be more to remove.
 func (t *Topic) prune(ctx context.Context) (dead int, full bool, err error) {
 	k, o, p := t.Keys, &t.Server.Config, &t.promoting.pruner
 	if p.series == nil {
@@ -144,7 +144,7 @@ func (t *Topic) prune(ctx context.Context) (dead int, full bool, err error) {
 	if dead+done > 0 {
 		t.outside(t.Loops.promote, func() { t.Server.Config.Observer.Pruned(k.Topic, dead, done) })
 	}
-	full = max(dead, done, int(r.Number(6))) >= PruneLimit
+	full = max(dead, done, int(r.Number(6))) >= PruneLimit || r.Number(7) == 1
 	if missing := r.Number(4); missing > 0 {
 		t.Server.alarm(t)
 	}

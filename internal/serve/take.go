@@ -446,7 +446,7 @@ func (t *Topic) admitAll(r script.Reply, sent time.Time) {
 			Topic: t.Keys.Topic, ID: ids.Text(i), Record: records.Text(i), Attempts: tried.Text(i), Moved: moved.Text(i),
 			End: end, Until: until, SetBacks: t.clock.setsBack(), At: r.Now(), Defaults: &t.config.Defaults,
 		})
-		t.admit(one, t.Server.Config.Judge.Refusal(one, err, r.Now(), t.trouble.log))
+		t.admit(one, t.refusal(one, err, r.Now()))
 	}
 }
 

@@ -72,6 +72,7 @@ type taking struct {
 	limits string // that the topic gets if it has none; empty: none, or they are set
 	paused bool   // the loop has found the topic paused
 	look   lookout
+	later  laterJobs // guarded by Topic.Mu
 }
 
 // endedRuns are runs that have ended, for those that wait for that.

@@ -97,6 +97,7 @@ type Row struct {
 	End      time.Time     // of the handler
 	Delay    time.Duration // of retry, snooze and hold, whole ms
 	Tally    record.Tally  // of retry and snooze: for the moved entry
+	Later    bool          // of snooze: a later release has stored the job, and must run it
 	Failure  string        // for the error log
 	Attempts int           // finished attempts that bury adds
 	Renewal  *Renewal      // of again
@@ -137,7 +138,11 @@ func (r Row) tail(server string) []any {
 	case Retry:
 		return []any{r.Delay.Milliseconds(), r.Tally.Encode(), r.Failure, r.history(record.OutcomeRetried, server)}
 	case Snooze:
-		return []any{r.Delay.Milliseconds(), r.Tally.Encode()}
+		later := 0
+		if r.Later {
+			later = 1
+		}
+		return []any{r.Delay.Milliseconds(), r.Tally.Encode(), later}
 	case HoldKey:
 		return []any{r.Delay.Milliseconds(), r.Run.Options.Key}
 	case Bury:

@@ -8,14 +8,14 @@
 -- running are removed, and keys that are parked for longer than any lease and their rates say get
 -- turns. They are no finding, because unpark comes after the end of a job.
 
-local flow_form = '^' .. string.rep(' %d+', 6) .. '$'
+local flow_form = '^' .. string.rep(' %d+', 6) .. ' ' -- later releases may write more
 
 -- settings checks what is set for keys, and notes that some have limits if that was lost.
 local function settings()
   local limited = false
   for i = 1, #entries, 2 do
     local more = string.match(entries[i + 1], '^[1-9]%d*(.*)$') -- than a weight
-    local readable = #entries[i] <= 255 and (more == '' or string.match(more or '', flow_form))
+    local readable = #entries[i] <= 255 and (more == '' or string.match((more or '') .. ' ', flow_form))
     if not readable and found(part, entries[i], 'unreadable', true) then
       redis.call('HDEL', rules, entries[i])
     end

@@ -44,7 +44,7 @@ local function flagged(pool, id)
   end
   records_read = records_read + size
   local record = redis.call('HGET', pool, id)
-  return record and string.byte(record, 10) % 4 >= 2
+  return record and (string.byte(record, 10) or 0) % 4 >= 2
 end
 
 -- scheduled reports whether a schedule with a history made a job, by the job's ID and record.

@@ -4,9 +4,9 @@
 -- Gives: order_of
 
 -- order_of reads from the field flow of meta whether the jobs of each key run in their order, and
--- whether a dead one blocks its key.
+-- whether a dead one blocks its key. Later releases may write more numbers.
 local function order_of(flow)
-  local ordered, halts = string.match(type(flow) == 'string' and flow or '',
-    '^' .. string.rep('%d+ ', 12) .. '(%d) (%d)$')
+  local ordered, halts = string.match(type(flow) == 'string' and flow .. ' ' or '',
+    '^' .. string.rep('%d+ ', 12) .. '(%d) (%d) ')
   return ordered == '1', halts == '1'
 end

@@ -82,7 +82,7 @@ local function take_list(most_jobs, laned)
           put_stray(id, record)
         end
       elseif new then
-        busy = jobs >= free and string.byte(record, 10) % 2 == 1
+        busy = jobs >= free and (string.byte(record, 10) or 0) % 2 == 1
           and not (blind and (redis.call('ZSCORE', leases, id) or taken(id)))
         if busy then
           break

@@ -88,7 +88,7 @@ local function serve()
       local id, record, key = waiting[i], found[i], owner[i]
       local apart = not record or delayed[i] or buried[i] or leased[i] or seen[id]
       if not apart and of_record(places[i], record) then
-        busy = got >= free and string.byte(record, 10) % 2 == 1
+        busy = got >= free and (string.byte(record, 10) or 0) % 2 == 1
         if busy then
           n = i - 1
           break

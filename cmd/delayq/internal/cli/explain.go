@@ -51,6 +51,7 @@ type reasonRecord struct {
 	Used      int64              `json:"used,omitempty"`
 	Limit     int64              `json:"limit,omitempty"`
 	Rate      *rateRecord        `json:"rate,omitempty"`
+	Version   int                `json:"version,omitempty"` // of the job's record
 }
 
 func reasonOf(r *delayq.Reason) reasonRecord {
@@ -58,7 +59,7 @@ func reasonOf(r *delayq.Reason) reasonRecord {
 		Code: r.Code, Text: r.Text, Since: stamp(r.Since), Until: stamp(r.Until), By: r.By, Because: r.Because, Action: r.Action,
 		Attempt: r.Attempt, Snoozes: r.Snoozes, Server: r.Server, Host: r.Host, Servers: r.Servers, Others: r.Others,
 		Workers: r.Workers, Running: r.Running, Ahead: r.Ahead, Keys: r.Keys, More: r.More, PerSecond: r.PerSecond, Wait: seconds(r.Wait),
-		LoopAge: seconds(r.LoopAge), Finding: r.Finding, Refusal: r.Refusal, Used: r.Used, Limit: r.Limit, Rate: rateOf(r.Rate),
+		LoopAge: seconds(r.LoopAge), Finding: r.Finding, Refusal: r.Refusal, Used: r.Used, Limit: r.Limit, Rate: rateOf(r.Rate), Version: r.Version,
 	}
 	if r.Error != nil {
 		e := attemptOf(r.Error)
