@@ -80,10 +80,16 @@ type user struct {
 }
 
 // users reads the ACL file. The commands of each user are sorted.
-func users(t *testing.T) (list []user) {
+func users(t *testing.T) []user {
+	t.Helper()
+	return usersOf(t, redistest.File(t, hand.ACLFile))
+}
+
+// usersOf reads the text of an ACL file.
+func usersOf(t *testing.T, text string) (list []user) {
 	t.Helper()
 	var roles []string
-	for line := range strings.Lines(redistest.File(t, hand.ACLFile)) {
+	for line := range strings.Lines(text) {
 		words := strings.Fields(line)
 		require.Equal(t, "user", words[0])
 		role, ok := strings.CutPrefix(words[1], "delayq-")
@@ -174,6 +180,10 @@ func TestACLGrantsWhatIsNeededAndNoMore(t *testing.T) {
 					return
 				}
 				for _, right := range u.rights() {
+					if slices.Contains(spares, right) {
+						require.Empty(t, uses[right], "%s is not spare any more", right)
+						continue
+					}
 					u.without(right).set(t, admin)
 					require.True(t, slices.ContainsFunc(uses[right], func(i int) bool { return lacks(t, admin, rdb, allowed[i], right) }),
 						"without %s nothing is refused to the %s", right, u.role)
@@ -185,6 +195,9 @@ func TestACLGrantsWhatIsNeededAndNoMore(t *testing.T) {
 		require.Contains(t, scripts.read, s.Name, "a script that nobody calls")
 	}
 }
+
+// spares are rights to keys that later releases may have: no key has such a name yet.
+var spares = []string{"~delayq:{*}:all:*", "~delayq:{*}:serve:*"}
 
 // uses reports whether a command seems to need a right.
 func (c seenCommand) uses(right string) bool {

@@ -11,7 +11,13 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-const readmeFile = "README.md"
+const (
+	readmeFile = "README.md"
+	rightsFile = "docs/acl/delayq.acl"
+)
+
+// rightsOf is where the rights of a release are kept: a test compares later ones with them.
+func rightsOf(version string) string { return "lua/testdata/acl/" + version + ".acl" }
 
 // statusOf is the sentence of the README that names the newest version.
 func statusOf(version string) string { return fmt.Sprintf("**Status:** v%s.", bare(version)) }
@@ -181,7 +187,12 @@ func (r *repo) prepare(out io.Writer, version string) error {
 		return fmt.Errorf("%s has no sentence like %q", readmeFile, statusOf("v0.1.0"))
 	}
 	readme = status.ReplaceAllLiteral(readme, []byte(statusOf(v)))
-	if err := errors.Join(r.setVersion(v), r.write(changelogFile, []byte(log)), r.write(readmeFile, readme)); err != nil {
+	rights, err := r.read(rightsFile)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(r.setVersion(v), r.write(changelogFile, []byte(log)), r.write(readmeFile, readme), r.write(rightsOf(v), rights))
+	if err != nil {
 		return err
 	}
 	var tags []string
@@ -191,7 +202,7 @@ func (r *repo) prepare(out io.Writer, version string) error {
 	_, err = fmt.Fprintf(out, `
 The files are those of %[1]s. Commit them, and let the commit pass CI and reach main:
 
-  git commit -am 'Release %[1]s'
+  git add --all && git commit -m 'Release %[1]s'
 
 Then tag that commit and push the tags, all at once:
 

@@ -53,6 +53,8 @@ func toy(t *testing.T) *repo {
 	put("README.md", "# toy\n\n**Status:** v0.0.9. Young.\n")
 	put("CHANGELOG.md", "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- All.\n")
 	put(".ci/lint", "true\n")
+	put(rightsFile, "user delayq-producer\n")
+	put(rightsOf("v0.0.9"), "user\n")
 	put("docs/docs_test.go", "package docs\n")
 	list, err := r.licenseList()
 	require.NoError(t, err)
@@ -100,6 +102,7 @@ func TestReleaseFromCheckToNext(t *testing.T) {
 	require.Contains(t, r.text(t, "go.work"), "replace "+root+" v0.1.0 => .\n")
 	require.NotContains(t, r.text(t, "go.work"), "v0.0.9")
 	require.Contains(t, r.text(t, "README.md"), "**Status:** v0.1.0. Young.")
+	require.Equal(t, "user delayq-producer\n", r.text(t, "lua/testdata/acl/v0.1.0.acl"))
 	day := time.Now().UTC().Format(time.DateOnly)
 	require.Contains(t, r.text(t, "CHANGELOG.md"), "# Changelog\n\n## [0.1.0] - "+day+"\n\n### Added\n")
 
