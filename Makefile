@@ -70,6 +70,10 @@ api: ## compare the exported API with that of the last tag
 stranger: ## fetch, build and install the modules as a user does
 	cd cmd/release && go test -run 'TestStranger' -v .
 
+stored: ## write what the version VERSION (0.1.0) stores, for the tests of later ones
+	go test ./tests -run TestWriteStored -write-stored v$(or $(VERSION),$(error make stored VERSION=0.1.0))
+	go test ./tests -run TestStoredByEarlierReleases -update
+
 release: ## check and set the version VERSION (0.1.0), and print the tags to push
 	go run ./cmd/release prepare $(or $(VERSION),$(error make release VERSION=0.1.0))
 
@@ -86,4 +90,4 @@ vuln: ## look up known vulnerabilities of the dependencies (needs vuln.go.dev)
 ci: ## run everything that must hold before a change lands
 	bash .ci/run
 
-.PHONY: help test full race roles rings explore faults soak cli prom otel outbox handlers observe deploy bench lint tidy licenses api stranger release next dist vuln ci
+.PHONY: help test full race roles rings explore faults soak cli prom otel outbox handlers observe deploy bench lint tidy licenses api stranger stored release next dist vuln ci

@@ -19,6 +19,9 @@ const (
 // rightsOf is where the rights of a release are kept: a test compares later ones with them.
 func rightsOf(version string) string { return "lua/testdata/acl/" + version + ".acl" }
 
+// storedOf is where the data are that a release stores: tests of later ones load them.
+func storedOf(version string) string { return "tests/testdata/stored/" + version + ".redis" }
+
 // statusOf is the sentence of the README that names the newest version.
 func statusOf(version string) string { return fmt.Sprintf("**Status:** v%s.", bare(version)) }
 
@@ -58,6 +61,7 @@ func (r *repo) check(out io.Writer, version string) error {
 		checks = append([]check{
 			{"the working tree is clean", r.checkClean},
 			{v + " is newer than the last tag", func() error { return r.checkNewer(v) }},
+			{"the tests have what " + v + " stores (make stored)", func() error { _, err := r.read(storedOf(v)); return err }},
 			{changelogFile + " can be dated", func() error { _, err := r.datedLog(v); return err }},
 			{"format, vet, staticcheck and go mod tidy", func() error { _, err := r.do("", "bash", ".ci/lint"); return err }},
 			{"the documents are those of the code", func() error { _, err := r.do("", "go", "test", "./docs"); return err }},

@@ -53,6 +53,7 @@ func toy(t *testing.T) *repo {
 	put("README.md", "# toy\n\n**Status:** v0.0.9. Young.\n")
 	put("CHANGELOG.md", "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- All.\n")
 	put(".ci/lint", "true\n")
+	put(storedOf("v0.1.0"), "# 2000-01-01T00:00:00Z\n")
 	put(rightsFile, "user delayq-producer\n")
 	put(rightsOf("v0.0.9"), "user\n")
 	put("docs/docs_test.go", "package docs\n")
@@ -120,6 +121,7 @@ func TestReleaseFromCheckToNext(t *testing.T) {
 	require.ErrorContains(t, r.check(io.Discard, "0.2.0"), "git status")
 	require.ErrorContains(t, r.check(io.Discard, "0.2.0"), "nothing under [Unreleased]")
 	require.ErrorContains(t, r.check(io.Discard, "0.1.0"), "the last tag is v0.1.0")
+	require.ErrorContains(t, r.check(io.Discard, "0.2.0"), "make stored")
 }
 
 // What breaks users stands in the changelog, and not in a patch release.
