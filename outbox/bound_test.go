@@ -66,8 +66,8 @@ func (w *world) counted(opts ...outbox.RelayOption) (c *tally, stop func()) {
 // A relay makes few statements between two that extend its lease, however many rows have an outcome
 // that is not the usual one.
 func TestStatementsOfAPlanAreFew(t *testing.T) {
-	const rows = 999
-	large := make([]byte, 5<<10) // its record does not come with the list of rows
+	const rows = 300
+	large := make([]byte, 15<<10) // of which not all fit into a plan
 	each := func(w *world, do func(tx *sql.Tx, id string) error) {
 		w.Helper()
 		w.tx(func(tx *sql.Tx) {
@@ -114,7 +114,7 @@ func TestStatementsOfAPlanAreFew(t *testing.T) {
 			stop()
 			w.relay()
 			w.left(func(s outbox.Stats) bool { return s.Later == 0 })
-			for _, n := range []int{0, 500, 998} {
+			for _, n := range []int{0, 150, 299} {
 				require.InDelta(w, (2*far + time.Duration(n)*time.Minute).Minutes(), w.due(strconv.Itoa(n)), 1)
 			}
 			c.few(w)
@@ -146,7 +146,7 @@ func TestStatementsOfAPlanAreFew(t *testing.T) {
 			require.NoError(w, err)
 			require.EqualValues(w, 2*rows, n)
 			w.until("they are there again", func() bool { return len(w.jobs("topic")) == rows })
-			for _, n := range []int{0, 500, 998} {
+			for _, n := range []int{0, 150, 299} {
 				require.InDelta(w, (2*time.Hour + time.Duration(n)*time.Minute).Minutes(), w.due(strconv.Itoa(n)), 1, fmt.Sprint(n))
 			}
 			c.few(w)
