@@ -23,6 +23,7 @@
 -- KEYS[20]  holders   zset, key and ID of every running job whose key has a limit of running jobs
 -- KEYS[21]  rates     zset, key scored by its tat (Unix µs)
 -- KEYS[22]  blockers  zset, place and ID of every job that its key waits for (see limits)
+-- KEYS[23]  lags      zset, key that a limit has stopped scored by the pass that it had
 -- ARGV[1]   number    number of this take, higher than that of the one before
 -- ARGV[2]   since     number of the first take without a reply; equal to number: none
 -- ARGV[3]   limit     most jobs to take, at most 1,000 (unpack has a stack limit). 0: give back the
@@ -72,6 +73,7 @@ local leases, dead, attempts, moved = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local meta, receipt, stats, sizes, idle = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local turn, lane, keyed, rules, held = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 local parked, holders, rates, blockers = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
+local lags = KEYS[23]
 local number, since, limit, bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lease, free, place = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local name, listed = ARGV[8], ARGV[9]
@@ -147,7 +149,7 @@ if limit > 0 and redis.call('EXISTS', turn, held, parked) > 0
     redis.call('ZREM', lane, '') -- after a deletion, the script can write at maxmemory
     offer(turn, {''})
   end
-  -- Uses: sweep take_stray take_rations take_heads take_turns
+  -- Uses: sweep take_stray take_rations take_lags take_heads take_turns
   serve_keys, put_stray, rounded = serve, stray, whole_pass
   local plain
   plain, pass = serve()
@@ -176,6 +178,9 @@ if laned then
   -- A server that is about to block must not do so while keys have jobs, so this wakes it.
   if others > 0 and redis.call('EXISTS', ready) == 0 then
     redis.pcall('RPUSH', ready, '')
+  end
+  if others == 0 and by_key then -- the next pass is 0
+    redis.call('DEL', lags)
   end
   more = more or others > 0 and not busy
   dry = dry and others == 0 and got < limit and not refilled

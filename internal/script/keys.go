@@ -54,6 +54,7 @@ type Keys struct {
 	Holders  string `redis:"holders,zset"`  // running jobs whose keys have a limit of running jobs
 	Rates    string `redis:"rates,zset"`    // key by its tat
 	Blockers string `redis:"blockers,zset"` // places of jobs that their keys wait for, with their IDs
+	Lags     string `redis:"lags,zset"`     // key that a limit has stopped by the pass that it had
 
 	Schedules string `redis:"schedules,hash"` // name → definition of a schedule
 	Slots     string `redis:"slots,zset"`     // schedule by its next slot

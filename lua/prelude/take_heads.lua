@@ -1,30 +1,18 @@
 
 -- take_heads: finds the keys whose turn it is.
--- Gives: heads whole_pass
--- Expects: now enough within groups limited by_key rule_of lane_range key_of pass_steps key_running
--- Expects: key_emit key_burst looked ordered ration turn lane rules held parked
+-- Gives: heads
+-- Expects: now enough within groups limited by_key rule_of lane_range key_of key_running key_emit
+-- Expects: key_burst looked ordered ration seat_of facts_of lag_of keep_lags turn lane rules held
+-- Expects: parked lags
 --
 -- A key that is held loses its turn. So does a key that has reached one of its limits, but only if
 -- its turn has come: it gets an entry in parked for it. It is the next one again as soon as one of
--- its jobs ends and unpark finds that. At the latest promote gives it its turn: at its next start,
--- or when the first lease of its running jobs ends. A key that has just joined gets its first pass
--- here, as if it had had a job: the others get their shares first.
+-- its jobs ends and unpark finds that, and gets back the pass that it had. At the latest promote
+-- gives it its turn: at its next start, or when the first lease of its running jobs ends. A key
+-- that has just joined gets its first pass here, as if it had had a job: the others get their
+-- shares first.
 --
 -- Jobs of a key are gathered from the due time of its first one on. Meanwhile the key is parked.
-
--- whole_pass rounds a pass to whole steps.
-local function whole_pass(sum)
-  return math.floor(sum * pass_steps + 0.5) / pass_steps
-end
-
--- seat_of returns the first pass of a key that has just joined, and the pass before which it has
--- done so. It returns nil for any other key.
-local function seat_of(noted, weight)
-  if noted * pass_steps % 1 == 0.5 then
-    local joined = math.floor(noted * pass_steps) / pass_steps
-    return whole_pass(joined + 1 / weight), joined
-  end
-end
 
 -- due_of returns when the job of an entry in lane was due.
 local function due_of(entry)
@@ -53,16 +41,6 @@ local function complete(key, noted)
   return till > now and till or nil
 end
 
--- facts_of reads what a hash or a zset says of some keys in turn. With pcall: one of a wrong type
--- says nothing, and must not stop all keys.
-local function facts_of(command, source, keys)
-  if #keys == 0 or redis.call('EXISTS', source) == 0 then
-    return {}
-  end
-  local facts = redis.pcall(command, source, unpack(keys))
-  return facts.err and {} or facts
-end
-
 -- portion reads some keys in turn from a rank on, with their passes, and whether one of them has
 -- just joined.
 local function portion(from, most)
@@ -77,8 +55,10 @@ local function portion(from, most)
 end
 
 -- leave ends the turns of keys, parks those of them that wait, and gives others their first passes.
-local function leave(stopped, waits, seats)
-  if #waits + #seats > 0 then -- after a deletion, the script can write at maxmemory
+-- behind has the passes of those that their limits stop. over lists keys that are no longer late,
+-- and late those that are served, with the passes that they get back.
+local function leave(stopped, waits, seats, behind, over, late)
+  if #waits + #seats + #late > 0 then -- after a deletion, the script can write at maxmemory
     redis.call('ZREM', lane, '')
   end
   if #waits > 0 then -- first: if parked is of a wrong type, no key loses its turn
@@ -91,6 +71,10 @@ local function leave(stopped, waits, seats)
   if #seats > 0 then
     redis.call('ZADD', turn, unpack(seats))
   end
+  if #late > 0 then
+    redis.call('ZADD', turn, unpack(late))
+  end
+  keep_lags(behind, over)
 end
 
 -- heads returns the first keys in turn that are not held and whose limits are not reached, at most
@@ -105,7 +89,9 @@ local function heads(want)
     local keys, turns, joined = portion(#names, most)
     local ruled, held_till = facts_of('HMGET', rules, keys), facts_of('ZMSCORE', held, keys)
     local parked_till = joined and facts_of('ZMSCORE', parked, keys) or {}
+    local was = by_key and facts_of('ZMSCORE', lags, keys) or {}
     local stopped, waits, seats, first_seat = {}, {}, {}, math.huge
+    local behind, served, late = {}, {}, {}
     for i, key in ipairs(keys) do
       if #names == want or looked >= 1000 or over or turns[i] >= first_seat then
         break
@@ -119,15 +105,21 @@ local function heads(want)
         looked = looked + 1
       elseif seat and not parked_till[i] then
         seats[#seats + 1], seats[#seats + 2] = string.format('%.17g', seat), key
+        served[#served + 1] = was[i] and key or nil
         first_seat, looked = math.min(first_seat, seat), looked + 1
       else
         local r = by_key and key ~= '' and (running > 0 or period > 0)
           and ration(key, running, period, size) or nil
         local till = r and r.room <= 0 and r.till or groups > 0 and key ~= ''
           and complete(key, not r and parked_till[i])
+        local score, lag = from or turns[i], tonumber(was[i] or nil)
         if not till then
           local n = #names + 1
-          names[n], passes[n], weights[n], rations[n] = key, from or turns[i], weight, r or false
+          if lag then
+            served[#served + 1], score = key, lag_of(lag, score)
+            late[#late + 1], late[#late + 2] = string.format('%.17g', score), key
+          end
+          names[n], passes[n], weights[n], rations[n] = key, score, weight, r or false
           if r and r.room < math.huge then
             sure = sure + r.room
           else
@@ -138,11 +130,15 @@ local function heads(want)
         else
           stopped[#stopped + 1] = key
           waits[#waits + 1], waits[#waits + 2] = string.format('%.3f', till), key
+          if r and r.room <= 0 then
+            score = math.min(lag or score, score)
+            behind[#behind + 1], behind[#behind + 2] = string.format('%.17g', score), key
+          end
           looked = looked + 1
         end
       end
     end
-    leave(stopped, waits, seats)
+    leave(stopped, waits, seats, behind, served, late)
     skipped = skipped + #stopped + #seats / 2
     over = over or #keys < most and #seats == 0
   end
