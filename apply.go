@@ -384,7 +384,7 @@ func (r *application) step(ctx context.Context, page *Page) (stop error) {
 
 // operation returns the operation about a job of a page, or nil if there is nothing to do.
 func (r *application) operation(info *JobInfo) *commit.Op {
-	o := &commit.Op{Kind: r.action.kind, Topic: r.query.Topic, ID: info.ID, Known: known(info), Reason: r.action.reason}
+	o := &commit.Op{Kind: r.action.kind, Topic: r.query.Topic, ID: info.ID, Reason: r.action.reason}
 	switch {
 	case o.Kind == commit.Revive && info.BuriedAt.After(r.began):
 		r.over = !r.query.Latest // the next ones were buried later still
@@ -415,6 +415,31 @@ func (r *application) operation(info *JobInfo) *commit.Op {
 		o.Move = &commit.Move{When: due.when(), Due: due.Options}
 	}
 	return o
+}
+
+// ActOn acts on a job that was read, as the calls about single jobs do, but only if the job is still
+// as it was then: in the same state, and with the same due time, time of burial or time until which
+// it is kept. Otherwise nothing is changed, and the error is an [ErrNotFound] that says so.
+func (friends) ActOn(ctx context.Context, c *Client, info *JobInfo, a Action) error {
+	o := &commit.Op{Kind: a.kind, Topic: info.Topic, ID: info.ID, Known: known(info), Reason: a.reason}
+	if a.kind == commit.Delete && info.State == StateDead {
+		o.Kind = commit.Cancel
+	}
+	ctx, end := c.begin(ctx, CallEvent{Name: o.Kind.Name, Topic: o.Topic, ID: o.ID, Jobs: 1})
+	var err error
+	if o.Kind == commit.Reschedule {
+		o.Move, err = moveTo(a.due)
+	}
+	if err == nil {
+		err = c.do(ctx, o)
+	}
+	if errors.Is(err, errChanged) {
+		err = o.Place().At(fmt.Errorf("%w as it was when it was read, %s", ErrNotFound, info.State))
+	}
+	if o.Kind == commit.Cancel {
+		c.dequeued(ctx, o, err)
+	}
+	return end.err(c.acted(ctx, o.Place(), "was "+string(info.State), err))
 }
 
 // nextShare returns the due time of the next job, of Spread. The multiples of the golden ratio,

@@ -37,7 +37,8 @@ type actorKey struct{}
 // [Client.Trigger], [Client.Repair] and [Client.Apply]. A call that fails is not recorded, and
 // neither is a Schedule, EditSchedule, Repair, batch or Apply that changes nothing. The others are
 // recorded even if nothing was left to change, for example a Resume of a topic that is not paused.
-// [Client.Enqueue] is not recorded, even if it replaces a job.
+// [Client.Enqueue] is not recorded, even if it replaces a job. The command line and the web page
+// record the enqueues of their users themselves.
 //
 // The audit has the newest 1,000 acts of the prefix. An entry is written after its act, because the
 // two can be in different slots of a Cluster. If that fails, the call returns [ErrNotAudited]. If
@@ -116,6 +117,12 @@ func (c *Client) acted(ctx context.Context, place script.Place, filter string, e
 		return c.audited(ctx, place, filter, 0, err)
 	}
 	return c.audited(ctx, place, filter, 1, nil)
+}
+
+// Note records an act of the actor of ctx that is none of the calls of [WithActor], such as an
+// enqueue by an operator.
+func (friends) Note(ctx context.Context, c *Client, act, topic, id, filter string, count int64) error {
+	return c.audited(ctx, script.Place{Call: act, Topic: topic, Job: id}, filter, count, nil)
 }
 
 // audit records an operation that has ended with err, and returns the error of the call.

@@ -70,6 +70,16 @@ func TestActsOnOneJob(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "alice", acts[0].Actor)
 	require.Equal(t, "alice", acts[6].Actor)
+	require.Equal(t, "was done", acts[0].Filter)
+
+	w := post(t, h, link("enqueue"), url.Values{"topic": {"order:cancel"}, "id": {"by hand"}, "in": {"1h"}})
+	require.Equal(t, http.StatusSeeOther, w.Code, w.Body.String())
+	acts, err = q.Inspector.Audit(ctx, 1)
+	require.NoError(t, err)
+	info, err = q.Inspector.Job(ctx, "order:cancel", "by hand")
+	require.NoError(t, err)
+	require.Equal(t, "alice enqueue order:cancel by hand due "+info.Due.UTC().Format(time.RFC3339Nano),
+		strings.Join([]string{acts[0].Actor, acts[0].Action, acts[0].Topic, acts[0].ID, acts[0].Filter}, " "))
 }
 
 func TestActsOnChosenJobs(t *testing.T) {

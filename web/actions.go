@@ -73,47 +73,17 @@ var acts = map[string]*act{
 	},
 }
 
-// purge deletes one job that is dead or done. It leaves a job alone that was revived meanwhile:
-// the right to purge is none to cancel.
+// purge deletes one job that is dead or done. It leaves a job alone that was revived meanwhile: the
+// right to purge is none to cancel.
 func purge(ctx context.Context, h *Handler, topic, id string, _ *actInput) error {
-	c := h.o.client
-	err := c.Delete(ctx, topic, id)
-	if !errors.Is(err, delayq.ErrNotFound) {
+	info, err := h.o.client.Get(ctx, topic, id)
+	switch {
+	case err != nil:
 		return err
-	}
-	info, err := c.Get(ctx, topic, id)
-	if err != nil {
-		return err
-	}
-	if info.State != delayq.StateDead {
+	case info.State != delayq.StateDead && info.State != delayq.StateDone:
 		return delayq.ErrNotFound // it has moved on
 	}
-	// Apply deletes a job only as it was when it was listed. The moment of burial is past, so no
-	// other job can join the selection.
-	q := exactly(topic, id, info)
-	page, err := h.insp.Jobs(ctx, q)
-	if err != nil {
-		return err
-	}
-	switch at := slices.IndexFunc(page.Jobs, func(j *delayq.JobInfo) bool { return j.ID == id }); {
-	case at < 0 && page.Next == "":
-		return delayq.ErrNotFound // it has moved on
-	case len(page.Jobs) == 1 && page.Next == "":
-		sum, err := c.Apply(ctx, q, delayq.Purge())
-		if err == nil && sum.Done == 0 {
-			err = delayq.ErrNotFound
-		}
-		return err
-	}
-	// Others were buried in the same millisecond, and their IDs begin with this one. No call of a
-	// client tells them apart and holds for a dead job alone, so a moment is left.
-	if info, err = c.Get(ctx, topic, id); err == nil && info.State != delayq.StateDead {
-		err = delayq.ErrNotFound
-	}
-	if err == nil {
-		_, err = c.Dequeue(ctx, topic, id)
-	}
-	return err
+	return library.ActOn(ctx, h.o.client, info, delayq.Purge())
 }
 
 // exactly selects a scheduled, dead or done job, and those of the same millisecond whose IDs begin

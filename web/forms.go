@@ -375,11 +375,15 @@ func (h *Handler) enqueue(v *view) (any, error) {
 		options = append(options, *due)
 	}
 	defer h.shared.forget()
-	job, err := h.o.client.Enqueue(v.acting(), topic, v.form("id"), payload, options...)
+	ctx := v.acting()
+	job, err := h.o.client.Enqueue(ctx, topic, v.form("id"), payload, options...)
 	if errors.Is(err, delayq.ErrDuplicate) {
 		return nil, &refusal{http.StatusConflict, v.T("error.duplicate"), "id"}
 	}
 	if err != nil {
+		return nil, err
+	}
+	if err := library.Note(ctx, h.o.client, "enqueue", topic, job.ID, "due "+job.Due.UTC().Format(time.RFC3339Nano), 1); err != nil {
 		return nil, err
 	}
 	return redirect(v.Link("job", "topic", topic, "id", job.ID, "did", "enqueue")), nil

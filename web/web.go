@@ -20,7 +20,11 @@ import (
 	"unicode/utf8"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/friend"
 )
+
+// library has what delayq does for its friends.
+var library = friend.Of(new(delayq.Client))
 
 // A Right is what a request wants to do. [Authorize] decides about it.
 type Right string

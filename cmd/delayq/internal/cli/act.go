@@ -78,10 +78,11 @@ func (a *app) verbCommand(v *verb) *cobra.Command {
 		Long: v.long + `
 
 Name the jobs, or select them with the flags of the command jobs, or take all of a
-state with --all. "-" reads IDs from stdin, one a line. Jobs that are selected are
-counted first, and you are asked; above 1,000 the name of the topic has to be typed.
-Without a terminal --yes is needed, which acts on at most --at-most jobs. A job that
-has left its state in the meantime is skipped.
+state with --all. "-" reads IDs from stdin, one a line. With --state, jobs that are
+named are left alone if they are in another state when their turn comes. Jobs that are
+selected are counted first, and you are asked; above 1,000 the name of the topic has to
+be typed. Without a terminal --yes is needed, which acts on at most --at-most jobs. A
+job that has left its state in the meantime is skipped.
 
 --all-topics selects jobs of all topics, in all states that the command can act on, or in
 that of --state. Then --dry-run lists how many there are by topic and state, and the
@@ -108,11 +109,14 @@ first ones. --at-most is about all of them together, --spread about each topic.`
 				return usage("--state %q: %s takes %s", b.state, v.name, strings.Join(v.stateNames(), ", "))
 			case len(args) > 1 && selects:
 				return usage("%s takes IDs or flags that select jobs, not both", v.name)
-			case len(args) > 1 && state:
-				return usage("%s takes IDs or --state, not both: a job can leave its state before the command reaches it", v.name)
+			case len(args) > 1 && state && v.shift != nil && *v.shift != 0:
+				return usage("%s --by takes IDs or --state, not both", v.name)
 			case b.allTopics && len(args) > 0:
 				return usage("%s takes a topic or --all-topics, not both", v.name)
 			case len(args) > 1:
+				if !state {
+					b.state = "" // any that the command can act on
+				}
 				return a.actOnNamed(cmd, v, &b, args[0], args[1:])
 			case !selects:
 				return usage("%s needs IDs, or a flag that selects jobs, or --all; see delayq %s --help", v.name, v.name)
@@ -217,7 +221,9 @@ func (a *app) actOnNamed(cmd *cobra.Command, v *verb, b *bulk, topic string, nam
 		var errs []error
 		act := v.past
 		if b.dryRun {
-			errs, act = v.dry(ctx, client, topic, some), "would be "+v.past
+			errs, act = v.dry(ctx, client, topic, some, b.state), "would be "+v.past
+		} else if b.state != "" {
+			errs = v.inStates(ctx, client, topic, some, []delayq.State{delayq.State(b.state)})
 		} else {
 			var err error
 			if errs, err = v.batch(ctx, client, topic, some); err != nil {
@@ -259,8 +265,12 @@ func (a *app) actOnNamed(cmd *cobra.Command, v *verb, b *bulk, topic string, nam
 	return sum.result()
 }
 
-// dry returns the errors that an act on these jobs would have now.
-func (v *verb) dry(ctx context.Context, c *delayq.Client, topic string, ids []string) []error {
+// dry returns the errors that an act on these jobs would have now, in a state unless it is empty.
+func (v *verb) dry(ctx context.Context, c *delayq.Client, topic string, ids []string, state string) []error {
+	states := v.states
+	if state != "" {
+		states = []delayq.State{delayq.State(state)}
+	}
 	jobs := make([]delayq.JobRef, len(ids))
 	for i, id := range ids {
 		jobs[i] = delayq.JobRef{Topic: topic, ID: id}
@@ -268,7 +278,7 @@ func (v *verb) dry(ctx context.Context, c *delayq.Client, topic string, ids []st
 	results, _ := c.GetBatch(ctx, jobs) // each result has its error
 	errs := make([]error, len(ids))
 	for i, r := range results {
-		if errs[i] = r.Err; r.Err == nil && !slices.Contains(v.states, r.Job.State) {
+		if errs[i] = r.Err; r.Err == nil && !slices.Contains(states, r.Job.State) {
 			errs[i] = &exitCode{exitConflict, fmt.Sprintf("the job is %s", r.Job.State)}
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -165,7 +167,8 @@ own and --by more. A negative --by makes jobs due earlier.`,
 		states:  []delayq.State{delayq.StateDead, delayq.StateDone}, named: true,
 		action: delayq.Purge,
 		batch: func(ctx context.Context, c *delayq.Client, topic string, ids []string) ([]error, error) {
-			return each(ids, func(id string) error { return purge(ctx, c, topic, id) }), nil
+			v := &verb{action: delayq.Purge}
+			return v.inStates(ctx, c, topic, ids, []delayq.State{delayq.StateDead, delayq.StateDone}), nil
 		},
 	}}
 }
@@ -182,22 +185,38 @@ func revive(ctx context.Context, c *delayq.Client, topic, id string) error {
 	return err
 }
 
-// purge deletes a job that is done or dead.
-func purge(ctx context.Context, c *delayq.Client, topic, id string) error {
-	err := c.Delete(ctx, topic, id)
-	if !errors.Is(err, delayq.ErrNotFound) {
+// inStates acts on jobs that are in one of the states. A job that leaves its state before the act
+// reaches it is left alone.
+func (v *verb) inStates(ctx context.Context, c *delayq.Client, topic string, ids []string, states []delayq.State) []error {
+	jobs := make([]delayq.JobRef, len(ids))
+	for i, id := range ids {
+		jobs[i] = delayq.JobRef{Topic: topic, ID: id}
+	}
+	results, _ := c.GetBatch(ctx, jobs) // each result has its error
+	return side(len(ids), func(i int) error {
+		r := results[i]
+		if r.Err != nil {
+			return r.Err
+		}
+		if !slices.Contains(states, r.Job.State) {
+			return &exitCode{exitConflict, fmt.Sprintf("the job is %s and not %s", r.Job.State, either(states))}
+		}
+		err := library.ActOn(ctx, c, r.Job, v.action())
+		if !errors.Is(err, delayq.ErrNotFound) {
+			return err
+		}
+		if now, other := c.Get(ctx, topic, ids[i]); other == nil {
+			return &exitCode{exitConflict, fmt.Sprintf("the job was %s, has changed meanwhile and is %s", r.Job.State, now.State)}
+		}
 		return err
+	})
+}
+
+// either lists states.
+func either(states []delayq.State) string {
+	var names []string
+	for _, s := range states {
+		names = append(names, string(s))
 	}
-	info, err := c.Get(ctx, topic, id)
-	switch {
-	case err != nil:
-		return err
-	case info.State != delayq.StateDead:
-		return &exitCode{exitConflict, fmt.Sprintf("the job is %s; purge deletes dead and done jobs only", info.State)}
-	}
-	was, err := c.Dequeue(ctx, topic, id)
-	if err == nil && was != delayq.StateDead {
-		return &exitCode{exitConflict, fmt.Sprintf("the job was revived at the same time; it was %s, and is cancelled", was)}
-	}
-	return err
+	return strings.Join(names, " or ")
 }

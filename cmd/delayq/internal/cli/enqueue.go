@@ -204,8 +204,12 @@ byte, or the value of --payload. Without both it is empty. The output has the ID
 			if err != nil {
 				return err
 			}
-			stored, err := client.Enqueue(a.act(cmd.Context()), args[0], id, payload, opts...)
+			ctx := a.act(cmd.Context())
+			stored, err := client.Enqueue(ctx, args[0], id, payload, opts...)
 			if err != nil {
+				return err
+			}
+			if err := library.Note(ctx, client, "enqueue", stored.Topic, stored.ID, "due "+exactTime(stored.Due), 1); err != nil {
 				return err
 			}
 			record := &enqueuedRecord{refOf(stored.Topic, stored.ID), stamp(stored.Due)}

@@ -107,6 +107,12 @@ func (i *importing) run(ctx context.Context, in io.Reader) error {
 	if stored := i.store(ctx); err == nil {
 		err = stored
 	}
+	if i.sum.Stored > 0 && !i.dryRun {
+		noted := library.Note(ctx, i.client, "import", i.topic, "", count(i.sum.Duplicates, "duplicate"), int64(i.sum.Stored))
+		if err == nil {
+			err = noted
+		}
+	}
 	if written := object(i.a, schemaImport, &i.sum, "", func(w io.Writer) error {
 		text := "stored"
 		if i.dryRun {

@@ -109,12 +109,12 @@ func move(ctx context.Context, c *delayq.Client, from, id, to string, revive boo
 	if err != nil {
 		return nil, err
 	}
-	_, err = c.Dequeue(ctx, from, id)
-	if errors.Is(err, delayq.ErrNotFound) { // it has run, or somebody has cancelled it
+	err = library.ActOn(ctx, c, info, delayq.Cancel())
+	if errors.Is(err, delayq.ErrNotFound) { // it has started, or somebody has acted on it
 		if _, err := c.Dequeue(ctx, to, id); err != nil && !errors.Is(err, delayq.ErrNotFound) {
-			return nil, fmt.Errorf("the job finished or was cancelled before it was moved, and its copy in %q remains: %w", to, err)
+			return nil, fmt.Errorf("the job started or changed before it was moved, and its copy in %q remains: %w", to, err)
 		}
-		return nil, &exitCode{exitConflict, "the job finished or was cancelled before it was moved"}
+		return nil, &exitCode{exitConflict, "the job started or changed before it was moved"}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the job is in both topics: %w", err)

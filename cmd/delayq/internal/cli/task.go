@@ -199,11 +199,13 @@ func (a *app) addOnce(cmd *cobra.Command, client *delayq.Client, r *taskAddedRec
 	if f.replace {
 		job = append(job, delayq.Replace())
 	}
-	stored, err := client.Enqueue(a.act(cmd.Context()), r.Topic, r.Name, payload, job...)
-	if err == nil {
-		r.Due = stamp(stored.Due)
+	ctx := a.act(cmd.Context())
+	stored, err := client.Enqueue(ctx, r.Topic, r.Name, payload, job...)
+	if err != nil {
+		return err
 	}
-	return err
+	r.Due = stamp(stored.Due)
+	return library.Note(ctx, client, "enqueue", r.Topic, r.Name, "due "+exactTime(stored.Due), 1)
 }
 
 // addSchedule stores the schedule of a task.

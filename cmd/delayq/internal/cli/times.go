@@ -228,3 +228,6 @@ func (s *seconds) UnmarshalJSON(text []byte) error {
 	*s = seconds(math.Round(n * float64(time.Second)))
 	return nil
 }
+
+// exactTime writes a time as the audit has it.
+func exactTime(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
