@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
@@ -62,6 +64,10 @@ func (s *Server) handleTopic(topic string, h Handler, opts []HandlerOption) erro
 		}
 		h = o.sizeBatches(h, most)
 	}
+	var node redis.UniversalClient // of the topic, if the server runs: nothing may wait for Redis below
+	if s.valid() == nil {
+		node = s.engine.ClientFor(topic)
+	}
 	return s.register(topic, o.errs, func() error {
 		doing := &handling{topic: topic, handler: h}
 		if s.used && !follows {
@@ -72,7 +78,7 @@ func (s *Server) handleTopic(topic string, h Handler, opts []HandlerOption) erro
 				return err
 			}
 		}
-		switch err := s.engine.Handle(o.like(doing, &s.o.job.Options), o.topics); {
+		switch err := s.engine.Handle(o.like(doing, &s.o.job.Options), o.topics, node); {
 		case errors.Is(err, ErrServerUsed): // it has begun to stop meanwhile
 			return err
 		case err != nil:
@@ -195,11 +201,12 @@ func (s *Server) wrapLocked(h *handling) error {
 // Remove also waits for the reply to a take in flight, at most a minute. In a server of at most
 // four topics that can be a wait for a job, of up to 4 s.
 //
-// A handler of the topic must not wait for Remove, because Remove waits for that handler until ctx
-// is done. It calls Remove in a goroutine of its own.
+// A handler of the topic cannot wait for Remove, because Remove waits for that handler. It calls
+// Remove in a goroutine, with a context that is not its own.
 //
-// Remove returns [ErrInvalid] for a topic without a handler, and [ErrServerUsed] once the server
-// has begun to stop. A topic that a pattern has found is found again later.
+// Remove returns [ErrInvalid] for a topic without a handler, and with the context of a handler of
+// the topic, or one that is derived from it; then nothing is removed. It returns [ErrServerUsed]
+// once the server has begun to stop. A topic that a pattern has found is found again later.
 func (s *Server) Remove(ctx context.Context, topic string) error {
 	err := checkContext(ctx)
 	if bad := s.valid(); bad != nil {
@@ -231,7 +238,7 @@ func (s *Server) remove(ctx context.Context, topic string) error {
 
 // refused makes an error about a topic that cannot be removed one about an argument.
 func refused(err error) error {
-	if errors.Is(err, serve.ErrNoHandler) || errors.Is(err, serve.ErrLeaving) {
+	if errors.Is(err, serve.ErrNoHandler) || errors.Is(err, serve.ErrLeaving) || errors.Is(err, serve.ErrOwn) {
 		return invalid([]error{err})
 	}
 	return err

@@ -48,6 +48,50 @@ func TestHandleAfterRun(t *testing.T) {
 	})
 }
 
+// A handler that removes its own topic would wait for itself. It is told so, whatever it has made
+// of its context, and nothing is removed. In a goroutine of its own it can do that.
+func TestRemoveByItsOwnHandler(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		var s *delayq.Server
+		var removed, left error
+		batches := func(ctx context.Context, _ []*delayq.Job) error { return s.Remove(ctx, "batches") }
+		running := queuetest.ServeMany(b.T, b.RDB, queuetest.Prefix, func(server *delayq.Server) {
+			s = server
+			require.NoError(b, s.HandlerFunc("a", func(ctx context.Context, _ *delayq.Job) error {
+				removed = s.Remove(context.WithoutCancel(ctx), "a")
+				left = s.Remove(ctx, "other")
+				return nil
+			}))
+			require.NoError(b, s.HandlerFunc("other", queuetest.Nothing))
+			require.NoError(b, s.HandleBatch("batches", batches))
+			require.NoError(b, s.HandlerFunc("goes", func(context.Context, *delayq.Job) error {
+				go func() { removed = s.Remove(b.Context(), "goes") }()
+				return nil
+			}))
+		})
+		b.Enqueue("a", "x")
+		b.Pass(10 * time.Second)
+		require.ErrorIs(b, removed, delayq.ErrInvalid)
+		require.ErrorContains(b, removed, "cannot wait for its own end")
+		require.NoError(b, left, "another topic")
+		b.Enqueue("a", "y")
+		b.Pass(time.Second)
+		require.EqualValues(b, 2, b.Counter("a", delayq.CounterAcked), "the topic is still served")
+
+		b.Enqueue("batches", "x", delayq.Retry(0))
+		b.Pass(time.Second)
+		require.Equal(b, delayq.StateDead, b.State("batches", "x"))
+
+		b.Enqueue("goes", "x")
+		b.Pass(10 * time.Second)
+		require.NoError(b, removed)
+		b.Enqueue("goes", "y")
+		b.Pass(10 * time.Second)
+		require.Equal(b, delayq.StateReady, b.State("goes", "y"), "the topic is no longer served")
+		require.NoError(b, running.Stop())
+	})
+}
+
 // Remove lets running handlers finish, records their outcomes, and takes no other job. Other topics
 // are not affected, and the topic can be handled anew.
 func TestRemove(t *testing.T) {

@@ -107,6 +107,17 @@ func (r *Run) TraceParent() string {
 // In reports whether ctx is the context of a handler.
 func In(ctx context.Context) bool { return ctx.Value(runKey{}) != nil }
 
+// Guarded reports whether ctx is the context of a handler whose runs that mutex guards.
+func Guarded(ctx context.Context, mu *sync.Mutex) bool {
+	switch c := ctx.Value(runKey{}).(type) {
+	case *Context:
+		return c.mu == mu
+	case *batchContext:
+		return c.batch.Runs[0].Ctx.mu == mu
+	}
+	return false
+}
+
 // setTrace sets that traceparent in the runs of a handler's context.
 func SetTrace(ctx context.Context, traceparent string) {
 	switch c := ctx.Value(runKey{}).(type) {

@@ -79,16 +79,52 @@ const OtherCalls = 8
 // takers is the number of takers of a topic.
 const takers = 2
 
-// nodeOf returns the node that serves a topic. If a cluster's client does not know it, the client
-// of the cluster stands in.
-func (s *Server) nodeOf(ctx context.Context, k *script.Keys, as *lifetime) *Node {
-	client, only := s.Calls, true
+// nodeClient returns the client of the node that serves a topic, and nil if a cluster's client does
+// not know it. That client can have to ask Redis, so nobody may hold a mutex that others need.
+func (s *Server) nodeClient(ctx context.Context, k *script.Keys) redis.UniversalClient {
 	if cluster, ok := s.Calls.(*redis.ClusterClient); ok {
-		only = false
 		if master, err := cluster.MasterForKey(ctx, k.Ready); err == nil {
-			client = master
+			return master
+		}
+		return nil
+	}
+	return s.Calls
+}
+
+// ClientFor is nodeClient for a topic that is about to be handled. It returns nil if the server
+// does not run.
+func (s *Server) ClientFor(topic string) redis.UniversalClient {
+	s.mu.Lock()
+	as := s.phase.lifetime
+	s.mu.Unlock()
+	if as == nil {
+		return nil
+	}
+	call, cancel := context.WithTimeout(as.fetch, CallTimeout)
+	defer cancel()
+	return s.nodeClient(call, script.NewKeys(s.Config.Prefix, topic))
+}
+
+// nodeClients returns the clients of the nodes that serve the topics, as far as they are known.
+func (s *Server) nodeClients(ctx context.Context) map[*Topic]redis.UniversalClient {
+	call, cancel := context.WithTimeout(ctx, CallTimeout)
+	defer cancel()
+	clients := make(map[*Topic]redis.UniversalClient)
+	for _, t := range s.Topics.all() {
+		if client := s.nodeClient(call, t.Keys); client != nil {
+			clients[t] = client
 		}
 	}
+	return clients
+}
+
+// nodeOf returns the node of a client. Without one, the client of the cluster stands in.
+func (s *Server) nodeOf(client redis.UniversalClient, as *lifetime) *Node {
+	_, cluster := s.Calls.(*redis.ClusterClient)
+	if client == nil {
+		client = s.Calls
+	}
+	only := !cluster
 	ns, ls := &s.nodes, &s.loops
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
@@ -118,13 +154,18 @@ func (s *Server) moveTopics(ctx context.Context) {
 	if _, cluster := s.Calls.(*redis.ClusterClient); !cluster {
 		return
 	}
+	clients := s.nodeClients(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.phase.lifetime == nil {
 		return
 	}
 	for _, t := range s.Topics.all() {
-		if n := s.nodeOf(ctx, t.Keys, s.phase.lifetime); n != t.node.Load() {
+		client := clients[t]
+		if client == nil {
+			continue // it is not known now
+		}
+		if n := s.nodeOf(client, s.phase.lifetime); n != t.node.Load() {
 			t.move(n)
 		}
 	}

@@ -218,13 +218,14 @@ func (s *Server) patternOf(topic string) *pattern {
 // addFound starts a topic that a pattern matches. It returns nil if the topic has a handler of its
 // own by now, or if the server is stopping.
 func (s *Server) addFound(like TopicConfig) *Topic {
+	client := s.ClientFor(like.Topic)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.phase.lifetime == nil {
 		return nil
 	}
 	like.found = true
-	t, err := s.addTopicLocked(like)
+	t, err := s.addTopicLocked(like, client)
 	if err != nil {
 		return nil
 	}

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/delayq/delayq/internal/fire"
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/run"
@@ -152,12 +154,13 @@ func (t *Topic) init() {
 	t.promoting.Firer = fire.New(t.Keys, s.Config.Tick, s.Config.Calendars, t.trouble.log, t.execOn)
 }
 
-// build makes the loops of a topic. They rest until begin.
-func (t *Topic) build(as *lifetime) {
+// build makes the loops of a topic. They rest until begin. The client is that of its node; nil: it
+// is not known yet.
+func (t *Topic) build(as *lifetime, client redis.UniversalClient) {
 	fetch, endFetch := context.WithCancel(as.fetch)
 	work, endWork := context.WithCancel(as.work)
 	t.stay.base, t.stay.endFetch, t.stay.endWork = work, endFetch, endWork
-	n := t.Server.nodeOf(fetch, t.Keys, as)
+	n := t.Server.nodeOf(client, as)
 	t.node.Store(n)
 	ls, l := &t.Server.loops, &t.Loops
 	id := t.Server.Topics.takerName(t.Server.Config.ID)

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
@@ -35,11 +37,12 @@ var (
 	errLateMatch = errors.New("a pattern must be set before Run")
 	ErrNoHandler = errors.New("the topic has no handler")
 	ErrLeaving   = errors.New("the topic is being removed")
+	ErrOwn       = errors.New("a handler of the topic cannot wait for its own end: call Remove in a goroutine, with another context")
 )
 
-// Handle makes the server serve a topic, or with a * all topics that match, at most that many. It
-// returns ErrUsed once the server has begun to stop.
-func (s *Server) Handle(like TopicConfig, most int) error {
+// Handle makes the server serve a topic, or with a * all topics that match, at most that many. The
+// client is that of ClientFor. Handle returns ErrUsed once the server has begun to stop.
+func (s *Server) Handle(like TopicConfig, most int, client redis.UniversalClient) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.phase.stopped {
@@ -48,7 +51,7 @@ func (s *Server) Handle(like TopicConfig, most int) error {
 	if strings.Contains(like.Topic, "*") {
 		return s.addPatternLocked(&pattern{like: like, most: most})
 	}
-	_, err := s.addTopicLocked(like)
+	_, err := s.addTopicLocked(like, client)
 	return err
 }
 
@@ -62,8 +65,9 @@ func (s *Server) HasStopped() bool {
 	return s.phase.stopped
 }
 
-// addTopicLocked adds a topic, and starts it if the server is running. Server.mu must be held.
-func (s *Server) addTopicLocked(like TopicConfig) (*Topic, error) {
+// addTopicLocked adds a topic, and starts it if the server is running. The client is that of
+// ClientFor. Server.mu must be held.
+func (s *Server) addTopicLocked(like TopicConfig, client redis.UniversalClient) (*Topic, error) {
 	if s.Topics.Get(like.Topic) != nil {
 		return nil, ErrHandled
 	}
@@ -78,7 +82,7 @@ func (s *Server) addTopicLocked(like TopicConfig) (*Topic, error) {
 		s.nodes.grow(s.Topics.len() + 1)
 	}
 	if s.phase.lifetime != nil {
-		t.build(s.phase.lifetime)
+		t.build(s.phase.lifetime, client)
 	}
 	s.Topics.add(t)
 	t.begin()
@@ -93,6 +97,10 @@ type lifetime struct {
 
 // serve starts the topics of a server, or with nil ends the time in which topics can be added.
 func (s *Server) serve(as *lifetime) {
+	var clients map[*Topic]redis.UniversalClient
+	if as != nil {
+		clients = s.nodeClients(as.fetch)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.phase.lifetime, s.phase.stopped = as, as == nil
@@ -100,7 +108,7 @@ func (s *Server) serve(as *lifetime) {
 		return
 	}
 	for _, t := range s.Topics.all() {
-		t.build(as)
+		t.build(as, clients[t])
 		t.begin()
 	}
 }
@@ -117,6 +125,8 @@ func (s *Server) Remove(ctx context.Context, topic string) error {
 		err = ErrUsed // the drain needs the topic
 	case t == nil:
 		err = ErrNoHandler
+	case run.Guarded(ctx, &t.Mu):
+		err = ErrOwn
 	case t.stay.leaving:
 		err = ErrLeaving
 	case running:
