@@ -66,7 +66,7 @@ const (
 	ReasonTopicPaused ReasonCode = "topic_paused"
 	// The topic is held: see [Hold]. Until, By, Because.
 	ReasonTopicHeld ReasonCode = "topic_held"
-	// As many jobs of the topic are running as its [Limits] allow. Running, Limit.
+	// As many jobs of the topic are running as its [Limits] allow. Running, Limit; Stragglers.
 	ReasonTopicLimit ReasonCode = "topic_limit"
 	// The rate of the topic allows no start now. Until: the next start. Rate; Ahead: jobs before
 	// this one.
@@ -101,7 +101,8 @@ const (
 	ReasonKeyHeld ReasonCode = "key_held"
 	// The key of the job is paused: see [Client.PauseKey].
 	ReasonKeyPaused ReasonCode = "key_paused"
-	// As many jobs of the key are running as its limits allow: see [KeyLimits]. Running, Limit.
+	// As many jobs of the key are running as its limits allow: see [KeyLimits]. Running, Limit;
+	// Stragglers.
 	ReasonKeyLimit ReasonCode = "key_limit"
 	// The rate of the key allows no start now. Until: the next start. Rate.
 	ReasonKeyRate ReasonCode = "key_rate"
@@ -151,6 +152,7 @@ type Reason struct {
 	Others       int
 	Workers      int
 	Running      int // jobs with a lease, at most Workers; of batch handlers, their batches
+	Stragglers   int // of Running: jobs that were cancelled or replaced, and whose handlers may still run
 	Rate         Rate
 	Job          string        // an ID
 	For          time.Duration // how long Job had been running
@@ -216,7 +218,7 @@ func (c *circumstances) reason(r *explain.Reason) Reason {
 	to := Reason{
 		Code: ReasonCode(r.Code), Text: r.Text, Since: r.Since, Until: r.Until, By: r.By, Because: r.Because, Action: r.Action,
 		Attempt: r.Attempt, Snoozes: r.Snoozes, Server: r.Server, Host: r.Host, Servers: r.Servers, Others: r.Others,
-		Workers: r.Workers, Running: r.Running, Job: r.Job, For: r.For, Ahead: r.Ahead, More: r.More, Keys: r.Keys,
+		Workers: r.Workers, Running: r.Running, Stragglers: r.Stragglers, Job: r.Job, For: r.For, Ahead: r.Ahead, More: r.More, Keys: r.Keys,
 		PerSecond: r.PerSecond, Wait: r.Wait, LoopAge: r.LoopAge, Finding: FindingKind(r.Finding), Refusal: r.Refusal,
 		Used: r.Used, Limit: r.Limit, Version: r.Version,
 	}
@@ -306,9 +308,11 @@ func readCircumstances(topic, id string, r script.Reply) *circumstances {
 		c.KeyRunning = limit.Number(1)
 		ration := decodeKeyLimits(limit.Text(2)).or(hold.limits)
 		c.Ration, c.keyRate = limitsFact(ration.Running, ration.Rate), ration.Rate
-		c.Blocker = limit.Text(3)
-		_, c.Blocked = keyHold(limit.Text(4))
+		c.KeyStragglers = limit.Number(3)
+		c.Blocker = limit.Text(4)
+		_, c.Blocked = keyHold(limit.Text(5))
 	}
+	c.Stragglers = r.Number(21)
 	switch {
 	case at(script.ColumnRecord) == "" && at(script.ColumnBucket)+at(script.ColumnLease)+at(script.ColumnDead) != "":
 		c.Finding = string(FindingNoRecord)

@@ -19,8 +19,10 @@ import (
 // that must wait stay in ready and use up no attempt.
 type Limits struct {
 	// Running is the maximum number of jobs that run at the same time, up to 1,000,000. 0 is no
-	// limit. Redis counts the leases. A job that is cancelled or replaced frees its place at once,
-	// and one whose server has crashed when its lease expires, even if the handler continues.
+	// limit. Redis counts the leases. The place of a job is free when its handler has returned,
+	// also if the job was cancelled or replaced meanwhile. At the latest it is free when the lease
+	// is over: after a crash, or if the handler of such a job ignores its context for that long.
+	// The same holds for the places of keys, and for Ordered.
 	Running int
 	// Rate is the maximum rate of starts. The zero Rate is no limit.
 	Rate Rate
@@ -36,6 +38,10 @@ type Limits struct {
 	// rescheduled gives up its turn and gets the place of its new due time. Until a server has
 	// moved a job whose delay is over, one that is enqueued without a delay can run before it. Jobs
 	// without a key are in no order.
+	//
+	// The next job of a key waits for the handler of one that was cancelled or replaced while it
+	// ran. No server runs two jobs of a key at a time, unless a handler goes on although its lease
+	// is over.
 	//
 	// RunningPerKey must then be 0 or 1, and [KeyLimits].Running has no effect.
 	Ordered bool

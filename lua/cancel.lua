@@ -18,6 +18,8 @@
 -- KEYS[15]  parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
 -- KEYS[16]  turn      zset, key of waiting jobs scored by its pass
 -- KEYS[17]  idle      zset, waiting server scored by the time its wait began (Unix ms)
+-- KEYS[18]  holders   zset, key and ID of every running job whose key has a limit of running jobs
+-- KEYS[19]  sizes     hash, the size of the largest record
 -- ARGV[1]   number    number of this call in its series
 -- ARGV[2]   channel   the control channel
 -- ARGV[3]   topic     the topic's name, for the control channel
@@ -30,11 +32,12 @@
 -- because the call has removed 100 entries of ready.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats lease control ring history unready expect place rouse free_keys unblock
--- Uses: end_run close_books withdraw tell_slots
+-- Uses: end_run close_books holder straggler withdraw tell_slots
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, stats = KEYS[6], KEYS[7], KEYS[8]
 local receipt, runs, ready, lane, keyed = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local blockers, parked, turn, idle = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
+local holders, sizes = KEYS[18], KEYS[19]
 local number, channel, topic = ARGV[1], ARGV[2], ARGV[3]
 local jobs, first, width = ARGV, 4, 2
 
@@ -50,7 +53,7 @@ for at = first, #jobs, width do
   noted[n] = scheduled(pool, runs, jobs[at])
 end
 local letters, freed = withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, leases, dead,
-  attempts, errors, moved, runs, blockers, parked, turn, channel, topic)
+  attempts, errors, moved, runs, blockers, parked, turn, holders, sizes, channel, topic)
 if freed > 0 then
   ring(idle, channel, topic, freed)
 end

@@ -26,18 +26,19 @@
 -- ARGV[3]   look      how many entries of ready and of handoff to search at most
 --
 -- Returns {'ok', now, record, due time, lease end, burial, attempts, errors, moved, kept until,
--- result, pauses, ahead, whole, rank, leased, flow, before, keys, until, limit}. The values from
--- record to result are those of get. pauses is the field of meta. ahead is how many entries of
--- handoff and ready are in front of the job: -1 if it is in another place, or not among the entries
--- that were searched. whole is 1 if all entries were searched. rank is how many jobs of the bucket
--- are due before it, -1 if it is not there. leased is the number of leases that are not over. flow
--- has the fields hold, holdby, holdwhy, flow, tat and gather of meta. before is how many jobs of
--- its key are in front of it in its lane, -1 if it is not in a lane. Then ahead is -1 and whole is
--- 1. keys is the number of keys in turn. until is the end of the hold of its key, if it is in a
--- lane and the key is held. limit is empty unless it is in a lane and the key is parked. Then it
--- has when the key gets a turn, the number of its entries in holders, what is set for it, and if
--- the key waits for a job that comes before this one, its ID, and when it is due, or '' if it is
--- dead.
+-- result, pauses, ahead, whole, rank, leased, flow, before, keys, until, limit, stragglers}. The
+-- values from record to result are those of get. pauses is the field of meta. ahead is how many
+-- entries of handoff and ready are in front of the job: -1 if it is in another place, or not among
+-- the entries that were searched. whole is 1 if all entries were searched. rank is how many jobs of
+-- the bucket are due before it, -1 if it is not there. leased is the number of leases that are not
+-- over. flow has the fields hold, holdby, holdwhy, flow, tat and gather of meta. before is how many
+-- jobs of its key are in front of it in its lane, -1 if it is not in a lane. Then ahead is -1 and
+-- whole is 1. keys is the number of keys in turn. until is the end of the hold of its key, if it is
+-- in a lane and the key is held. limit is empty unless it is in a lane and the key is parked. Then
+-- it has when the key gets a turn, the number of its entries in holders, what is set for it, how
+-- many of these entries are of stragglers, and if the key waits for a job that comes before this
+-- one, its ID, and when it is due, or '' if it is dead. stragglers is the number of all of the
+-- topic.
 -- Cost: O(log N + look).
 -- Uses: now place
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -57,6 +58,10 @@ local function position(list)
   return type(at) == 'number' and at or nil
 end
 
+-- Entries of stragglers from here on count, those of the topic and, with another first part, of a
+-- key: see prelude/straggler.lua.
+local counts = string.char(0) .. '1' .. string.format('%017.3f', now + 0.001)
+
 local place, before, ending, limit = redis.call('HGET', keyed, id), -1, false, {}
 if place and record and of_record(place, record) and redis.call('ZSCORE', lane, place .. id) then
   local key = key_of(place)
@@ -68,11 +73,13 @@ if place and record and of_record(place, record) and redis.call('ZSCORE', lane, 
   end
   local till = redis.call('ZSCORE', parked, key)
   if till and not redis.call('ZSCORE', turn, key) then
-    limit = {till, redis.call('ZLEXCOUNT', holders, from, to), redis.call('HGET', rules, key) or ''}
+    local alive = string.sub(from, 2) .. string.sub(counts, 2)
+    limit = {till, redis.call('ZLEXCOUNT', holders, from, to), redis.call('HGET', rules, key) or '',
+      redis.call('ZLEXCOUNT', holders, '[' .. alive, to)}
     local first = redis.call('ZRANGEBYLEX', blockers, from, '(' .. place .. id, 'LIMIT', 0, 1)[1]
     local _, _, blocker = key_of(first or '')
     if blocker then
-      limit[4], limit[5] = blocker, redis.call('ZSCORE', bucket, blocker) or ''
+      limit[5], limit[6] = blocker, redis.call('ZSCORE', bucket, blocker) or ''
     end
   end
 end
@@ -116,4 +123,5 @@ return {
   keys,
   ending,
   limit,
+  redis.call('ZLEXCOUNT', holders, '[' .. counts, '(' .. string.char(1)),
 }

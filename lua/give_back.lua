@@ -13,6 +13,7 @@
 -- KEYS[10]   keyed    hash, job ID to its place in a lane
 -- KEYS[11]   held     zset, key scored by the end of its hold (Unix ms)
 -- KEYS[12]   sizes    hash, the size of the largest record, and the number of the last place
+-- KEYS[13]   holders  zset, key and ID of every running job of a limited key
 -- ARGV[1]    number   number of this call in its series
 -- ARGV[2]    channel  the control channel
 -- ARGV[3]    topic    the topic's name, for the control channel
@@ -20,7 +21,8 @@
 -- ARGV[5]    by       who holds it
 -- ARGV[6]    reason   why
 -- ARGV[7..]  jobs     rows (see prelude/settle.lua) in the order in which the jobs run, with no
---                     values, or with keys the ms for which the key of the job is held, and the key
+--                     values, or one if its handler may still run; with keys two: the ms for
+--                     which the key of the job is held, and the key
 --
 -- If the jobs of a key run in their order, such a job stays the first one: its handler may have
 -- begun. At most 1,000 jobs a call.
@@ -28,10 +30,11 @@
 -- given back.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats lease settle control ring hold place rouse line_up hold_key
--- Uses: reseat order block
+-- Uses: reseat order block holder straggler
 local leases, ready, stats = KEYS[1], KEYS[2], KEYS[3]
 local receipt, pool, idle, meta = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local turn, lane, keyed, held, sizes = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local holders = KEYS[13]
 local number, channel, topic = ARGV[1], ARGV[2], ARGV[3]
 local period, by, reason, jobs, first = tonumber(ARGV[4]), ARGV[5], ARGV[6], ARGV, 7
 local of_keys = not period
@@ -65,6 +68,14 @@ if #ids > 0 then
   redis.call('ZREM', leases, '') -- after a deletion, the script can write at maxmemory
   if not of_keys and period > 0 then -- before the jobs are ready again
     hold(meta, now + period, by, reason)
+  end
+  local still = {}
+  for i, id in ipairs(ids) do
+    still[#still + 1] = where[i] and not of_keys and id or nil
+  end
+  if #still > 0 then
+    straggle(holders, sizes, still, redis.call('ZMSCORE', leases, unpack(still)),
+      redis.call('HMGET', keyed, unpack(still)))
   end
   local laned, plain = 0, ids
   if redis.call('EXISTS', keyed) == 1 then -- to their own places, or before all others

@@ -12,6 +12,7 @@
 -- KEYS[10]  lane      zset, place and ID of every ready job that has a key
 -- KEYS[11]  ready     list of job IDs, next one at the head
 -- KEYS[12]  idle      zset, waiting server scored by the time its wait began (Unix ms)
+-- KEYS[13]  sizes     hash, the size of the largest record
 -- ARGV[1]   number    number of this call in its series
 -- ARGV[2]   key       the key
 -- ARGV[3]   rule      its limits: "<weight>", its share of the starts, or the weight and the six
@@ -24,15 +25,17 @@
 -- The field limited of meta is the number of keys that have more than a weight. Running jobs are
 -- not interrupted. Up to 1,000 of the topic are looked at. Those of the key are counted, if they
 -- were not yet. A key that waits because of its limits gets a turn. The next take parks it again if
--- they are still reached. Without any limits of keys, holders is deleted.
+-- they are still reached. Without any limits of keys, holders only keeps the
+-- stragglers that count for the topic.
 --
 -- Returns {'ok', now, answer}: set, or full if so many other keys have limits. Then nothing has
 -- changed.
 -- Cost: O(log N).
--- Uses: now receipt control place key_rule holder count_in ring rouse free_keys
+-- Uses: now receipt control place key_rule holder count_in uncount ring rouse free_keys
 local rules, receipt, operator = KEYS[1], KEYS[2], KEYS[3]
 local meta, holders, leases, keyed = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local parked, turn, lane, ready, idle = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local sizes = KEYS[13]
 local number, key, rule, most = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local channel, topic = ARGV[5], ARGV[6]
 
@@ -57,8 +60,14 @@ if answer == 'set' then
   if more ~= 0 then
     local n = tonumber(redis.call('HGET', meta, 'limited') or nil) or 0 -- it can be damaged
     redis.call('HSET', meta, 'limited', string.format('%.0f', n + more))
-    if n + more < 1 and flow_of(redis.call('HGET', meta, 'flow')) == 0 then
-      redis.call('DEL', holders) -- nobody counts them any more
+    local flow = redis.call('HGET', meta, 'flow') or ''
+    if n + more < 1 and flow_of(flow) == 0 then
+      uncount(holders)
+    end
+    if n + more > 0 or string.find(flow, '[1-9]') then
+      redis.call('HSET', sizes, 'limits', 1) -- see limits
+    else
+      redis.call('HDEL', sizes, 'limits')
     end
     nudge(channel, 'resume', topic, 0, '')
   end

@@ -82,12 +82,20 @@ var passing = map[string]struct {
 			require.NotContains(h.T, h.Ack(held...), "l")
 		},
 	},
-	"cancelled by a server that died": {
+	"ended by a server that died": {
 		limits: delayq.Limits{RunningPerKey: 2},
+		end: func(h *Hand, _ []string, held []hand.Held) {
+			require.NotContains(h.T, h.Ack(held...), "l")
+		},
+	},
+	"cancelled when its server has died": {
+		limits: delayq.Limits{Running: 1000, RunningPerKey: 2},
 		end: func(h *Hand, _ []string, held []hand.Held) {
 			for _, one := range held {
 				h.cancel(one.ID)
 			}
+			h.hastenStragglers(2 * time.Minute)
+			h.Promote()
 		},
 	},
 	"weights and own limits": {

@@ -24,10 +24,51 @@ type rationing struct {
 	late   []keyEnd            // ends of runs that no unpark has been sent for
 	silent map[string]bool     // parked keys of such runs: they wait until the time in parked
 	counts map[string][]string // entries that holders may have, by key: IDs of jobs that have run
+
+	// Handlers of jobs that were cancelled or replaced while they ran, until unpark is sent for
+	// them.
+	stragglers []straggler
 }
 
-// A keyEnd is the end of a run of a job with a key.
-type keyEnd struct{ key, id string }
+// A keyEnd is the end of a run. fence is that of a job that was cancelled or replaced.
+type keyEnd struct{ key, id, fence string }
+
+// A straggler counts until the end of its lease for the topic, and if counts is set for its key.
+type straggler struct {
+	keyEnd
+	till   float64
+	counts bool
+}
+
+// alive reports whether a straggler still counts.
+func (s straggler) alive(now int64) bool { return s.till > float64(now) }
+
+// entry is the member of holders that counts for the topic.
+func (s straggler) entry() string {
+	return fmt.Sprintf("\x001%017.3f%s%s%s", s.till, []byte{byte(len(s.key))}, s.key, s.id)
+}
+
+// limited reports whether any limit is set.
+func (l *rationing) limited() bool { return l.topic != (delayq.Limits{}) || l.limitedKeys() > 0 }
+
+// limitedKeys returns how many keys have limits of their own.
+func (l *rationing) limitedKeys() (n int) {
+	for _, own := range l.own {
+		if own.Running > 0 || own.Rate != (delayq.Rate{}) {
+			n++
+		}
+	}
+	return n
+}
+
+// uncount forgets the places in the limits of keys, if no key has a limit of running jobs any more.
+func (l *rationing) uncount() {
+	if l.topic.RunningPerKey == 0 && !l.topic.Ordered && l.limitedKeys() == 0 {
+		for i := range l.stragglers {
+			l.stragglers[i].counts = false
+		}
+	}
+}
 
 // of returns the limits that are in force for a key.
 func (l *rationing) of(key string) delayq.KeyLimits {
@@ -58,6 +99,7 @@ func (g *laneGame) changeLimits(h *Hand) {
 		require.NoError(g.t, err)
 		require.Zero(g.t, r.Number(2))
 		require.Empty(g.t, h.parkedKeys(), "each key may go on")
+		g.limits.uncount()
 		return
 	}
 	key, own := oneOf(g, laneKeys...), delayq.KeyLimits{Weight: oneOf(g, 1, 1, 5), Running: running, Rate: rate}
@@ -65,16 +107,15 @@ func (g *laneGame) changeLimits(h *Hand) {
 	g.calls(h, fmt.Sprintf("limits of key %.8q: %v", key, own), func() (script.Reply, error) {
 		return h.Run(script.KeyLimits, h.Series.Next(), key, rule, mostKeyLimits, script.ControlChannel(h.Prefix()), h.Keys.Topic)
 	})
+	before := g.limits.limitedKeys()
 	delete(g.limits.own, key)
 	if rule != "" {
 		g.limits.own[key] = own
 	}
 	require.NotContains(g.t, h.parkedKeys(), key, "it may go on")
-	limited := 0
-	for _, own := range g.limits.own {
-		if own.Running > 0 || own.Rate != (delayq.Rate{}) {
-			limited++
-		}
+	limited := g.limits.limitedKeys()
+	if limited != before {
+		g.limits.uncount()
 	}
 	require.Equal(g.t, limited, atoi(h.RDB.HGet(context.Background(), h.Keys.Meta, "limited").Val()), "keys with limits")
 }
@@ -85,27 +126,48 @@ func (g *laneGame) ends(id string) {
 	if !g.rationed || j == nil || j.in != inLeases || j.key == "" {
 		return
 	}
-	g.limits.late = append(g.limits.late, keyEnd{j.key, id})
+	g.limits.late = append(g.limits.late, keyEnd{key: j.key, id: id})
 	g.limits.silent[j.key] = true
+}
+
+// cuts notes that a job that may be running is cancelled or replaced. Where there are limits, its
+// handler keeps its place.
+func (g *laneGame) cuts(id string, now int64) {
+	j := g.jobs[id]
+	if !g.rationed || j == nil || j.in != inLeases {
+		return
+	}
+	s := straggler{keyEnd{j.key, id, j.fence}, g.seen.leases[id], j.key != ""}
+	if !g.limits.limited() || !s.alive(now) {
+		g.ends(id)
+		return
+	}
+	g.limits.stragglers = append(g.limits.stragglers, s)
 }
 
 // report sends unpark for all runs that have ended. Some of the jobs can be running again.
 func (g *laneGame) report(h *Hand) {
+	g.limits.stragglers = slices.DeleteFunc(g.limits.stragglers, func(s straggler) bool {
+		returns := g.rand.IntN(2) == 0
+		if returns {
+			g.limits.late = append(g.limits.late, s.keyEnd)
+		}
+		return returns
+	})
 	if len(g.limits.late) == 0 {
 		return
 	}
-	var jobs []any
 	var freed []string
 	for _, e := range g.limits.late {
-		jobs = append(jobs, e.key, e.id)
-		if j := g.jobs[e.id]; j == nil || j.in != inLeases || j.key != e.key {
+		if j := g.jobs[e.id]; e.key != "" && (e.fence != "" || j == nil || j.in != inLeases || j.key != e.key) {
 			freed = append(freed, e.key)
 		}
 	}
-	g.note("unpark %q", g.limits.late)
+	late := g.limits.late
+	g.note("unpark %q", late)
 	g.limits.late = nil
 	for range 1 + g.rand.IntN(2) { // it is safe to send it twice
-		r, err := h.tryUnpark(jobs...)
+		r, err := h.tryEnds(late...)
 		require.NoError(g.t, err)
 		parked := h.parkedKeys()
 		require.EqualValues(g.t, len(parked), r.Number(2))
@@ -136,8 +198,13 @@ func (g *laneGame) repair(h *Hand) {
 	}
 }
 
-// running counts the leases of the jobs of a key.
+// running counts the leases of the jobs of a key, and its stragglers.
 func (g *laneGame) running(key string) (n int) {
+	for _, s := range g.limits.stragglers {
+		if s.key == key && s.counts && s.alive(time.Now().UnixMilli()) {
+			n++
+		}
+	}
 	for _, j := range g.jobs {
 		if j.key == key && j.in == inLeases {
 			n++
@@ -184,6 +251,11 @@ func (g *laneGame) judge(had map[string]int, now int64, got []string) {
 		for id, j := range g.jobs {
 			if j.key == key && j.in == inLeases {
 				end = min(end, after.leases[id])
+			}
+		}
+		for _, s := range g.limits.stragglers {
+			if s.key == key && s.counts && s.alive(now) {
+				end = min(end, s.till)
 			}
 		}
 		full := own.Running > 0 && had[key]+took[key] >= own.Running && till == math.Ceil(end)
@@ -255,6 +327,14 @@ func (g *laneGame) compareLimits(now laneState, turns map[string]bool, after []s
 	for key, ids := range now.holders {
 		require.Subset(g.t, g.limits.counts[key], ids, "holders of key %q that have never run, after %q", key, after)
 	}
+	var stragglers []string
+	for _, s := range g.limits.stragglers {
+		if s.alive(time.Now().UnixMilli()) {
+			stragglers = append(stragglers, s.entry())
+		}
+	}
+	slices.Sort(stragglers)
+	require.Equal(g.t, stragglers, now.stragglers, "stragglers after %q", after)
 	for key := range g.lines() {
 		till, parked := now.parked[key]
 		if !parked || turns[key] || g.keys[key] > 0 || float64(time.Now().UnixMilli()) >= till || g.limits.silent[key] {
@@ -268,15 +348,22 @@ func (g *laneGame) compareLimits(now laneState, turns map[string]bool, after []s
 	}
 }
 
-// holdersOf reads the entries of holders: the length of the key, the key, 0 and the ID.
-func (g *laneGame) holdersOf(list []redis.Z) map[string][]string {
-	all := map[string][]string{}
+// holdersOf reads the entries of holders: the length of the key, the key, 0 and the ID. Others are
+// of stragglers; it returns those that count for the topic.
+func (g *laneGame) holdersOf(list []redis.Z) (all map[string][]string, stragglers []string) {
+	all = map[string][]string{}
 	for _, z := range list {
 		entry := z.Member.(string)
 		require.NotEmpty(g.t, entry)
 		key, rest := entry[1:1+int(entry[0])], entry[1+int(entry[0]):]
-		require.True(g.t, strings.HasPrefix(rest, "0"), "%q", entry)
-		all[key] = append(all[key], rest[1:])
+		switch {
+		case key == "":
+			stragglers = append(stragglers, entry)
+		case strings.HasPrefix(rest, "0"):
+			all[key] = append(all[key], rest[1:])
+		default:
+			require.True(g.t, strings.HasPrefix(rest, "1"), "%q", entry)
+		}
 	}
-	return all
+	return all, stragglers
 }

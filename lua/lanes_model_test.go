@@ -68,6 +68,7 @@ type laneState struct {
 	parked, rates         map[string]float64
 	holders               map[string][]string
 	blockers              []string
+	stragglers            []string // the entries of holders that count for the topic
 }
 
 // foremostFront is the front of a job that comes before all others of its key.
@@ -282,7 +283,7 @@ func (g *laneGame) enqueue(h *Hand) {
 			delay, _ := strconv.ParseInt(strings.TrimLeft(whens[i], "rd+"), 10, 64)
 			j, was := made[id], g.jobs[id]
 			inLane := was != nil && was.in == inReady && was.key != "" && !g.astray[id]
-			g.ends(id)
+			g.cuts(id, r.Now())
 			g.jobs[id] = j
 			g.at(id, j, r.Now()+delay, r.Now())
 			if inLane && delay == 0 && was.key == j.key && was.head == j.head {
@@ -315,7 +316,7 @@ func (g *laneGame) cancel(h *Hand) {
 	want := g.letter(id)
 	r := g.calls(h, fmt.Sprintf("cancel %q", id), func() (script.Reply, error) { return h.TryCancel(id) })
 	require.Equal(g.t, want, r.Text(2))
-	g.ends(id)
+	g.cuts(id, r.Now())
 	delete(g.jobs, id)
 	delete(g.astray, id)
 }
@@ -703,10 +704,11 @@ func (g *laneGame) read() (s laneState) {
 		}
 		return all
 	}
+	holders, stragglers := g.holdersOf(zsets[8].Val())
 	return laneState{
 		pool: pool.Val(), keyed: keyed.Val(), attempts: attempts.Val(), bucket: scores(zsets[0]), leases: scores(zsets[1]), dead: scores(zsets[2]),
 		lane: zsets[3].Val(), turn: zsets[4].Val(), held: zsets[5].Val(), ready: append(handoff.Val(), ready.Val()...),
-		parked: scores(zsets[6]), rates: scores(zsets[7]), holders: g.holdersOf(zsets[8].Val()),
+		parked: scores(zsets[6]), rates: scores(zsets[7]), holders: holders, stragglers: stragglers,
 		blockers: slices.Sorted(maps.Keys(scores(zsets[9]))),
 	}
 }
@@ -842,6 +844,9 @@ func (g *laneGame) drain() {
 			require.Equal(g.t, "d", r.Text(2))
 			delete(g.jobs, id)
 		}
+	}
+	for len(g.limits.stragglers) > 0 { // they return
+		g.report(h)
 	}
 	ran := map[string]int{}
 	for range 4 { // a job that was tried before backs off when its lease lapses

@@ -7,6 +7,7 @@
 -- KEYS[4]  holders   zset, key and ID of every running job whose key has a limit of running jobs
 -- KEYS[5]  leases    zset, job ID scored by the end of its lease
 -- KEYS[6]  keyed     hash, job ID to its place in a lane
+-- KEYS[7]  sizes     hash, the size of the largest record
 -- ARGV[1]  number    number of this call in its series
 -- ARGV[2]  flow      the limits: "<running> <emit> <burst> <starts> <period> <strict>". running is
 --                    the most running jobs, emit the time of one start in µs, and burst how many
@@ -16,6 +17,9 @@
 --                    their order, two more follow: 1, and 1 if a dead job blocks its key
 -- ARGV[3]  channel   the control channel
 -- ARGV[4]  topic     the topic's name, for the control channel
+--
+-- The field limits of sizes says that the topic has limits, to scripts that may not read meta: they
+-- keep the place of a running job that they cancel or replace, until its handler has returned.
 --
 -- Without limits, flow is kept as zeros. So the DefaultLimits of a server, which apply if there is
 -- no flow, do not come back. Running jobs are not interrupted. Up to 1,000 of them are counted for
@@ -27,9 +31,9 @@
 -- it.
 -- Returns {'ok', now, before}: the flow until now, or '' if there was none.
 -- Cost: O(log N).
--- Uses: now receipt control place key_rule holder count_in
+-- Uses: now receipt control place key_rule holder count_in uncount
 local meta, receipt, operator = KEYS[1], KEYS[2], KEYS[3]
-local holders, leases, keyed = KEYS[4], KEYS[5], KEYS[6]
+local holders, leases, keyed, sizes = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local number, flow, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local told = replay(receipt, number)
@@ -37,12 +41,18 @@ if told then
   return {'ok', now, told}
 end
 local before = redis.call('HGET', meta, 'flow') or ''
+local own = (tonumber(redis.call('HGET', meta, 'limited') or nil) or 0) > 0
+if string.find(flow, '[1-9]') or own then
+  redis.call('HSET', sizes, 'limits', 1)
+else
+  redis.call('HDEL', sizes, 'limits')
+end
 redis.call('HSET', meta, 'flow', flow)
 redis.call('HDEL', meta, 'promise')
 if flow_of(flow) > 0 then
   count_in(holders, leases, keyed, nil)
-elseif (tonumber(redis.call('HGET', meta, 'limited') or nil) or 0) < 1 then
-  redis.call('DEL', holders) -- nobody counts them any more
+elseif not own then
+  uncount(holders)
 end
 nudge(channel, 'resume', topic, 0, '')
 remember(receipt, number, before)

@@ -1,6 +1,7 @@
 -- promote: moves due jobs to the tail of ready, oldest due first, and jobs whose lease ran out to
 -- the head. If such a job has finished attempts, it goes to bucket instead, due after a backoff.
--- Keys whose hold is over get turns, and so do those whose limits allow a start again.
+-- Keys whose hold is over get turns, and so do those whose limits allow a start again. Stragglers
+-- whose leases are over count no more.
 --
 -- KEYS[1]   bucket    zset, job ID scored by due time (Unix ms)
 -- KEYS[2]   ready     list of job IDs, next one at the head
@@ -36,8 +37,9 @@
 -- do not return together. If the jobs of a key run in their order, such a job stays the first one.
 -- Safe to send twice.
 -- Returns {'ok', now, moved, reclaimed, wait, due, waiting}: wait is the time to the next due job,
--- lease end, slot, end of a hold or turn of a parked key in µs, -1 if there is none. due is the
--- number of schedules with a due slot, waiting the number of those with a waiting slot.
+-- lease end, slot, end of a hold, turn of a parked key or end of a straggler in µs, -1 if there is
+-- none. due is the number of schedules with a due slot, waiting the number of those with a waiting
+-- slot.
 -- Cost: O(log N + limit).
 -- Uses: now stats lease errors history control ring place rouse line_up reseat free_keys holder
 -- Uses: order block unblock end_run close_books
@@ -55,6 +57,8 @@ local due = redis.call('ZRANGEBYSCORE', bucket, '-inf', now, 'LIMIT', 0, limit)
 local freed = redis.pcall('ZRANGEBYSCORE', held, '-inf', now, 'LIMIT', 0, limit)
 local exact = string.format('%.3f', time[1] * 1000 + time[2] / 1000) -- rates are faster than ms
 local again = redis.pcall('ZRANGEBYSCORE', parked, '-inf', exact, 'LIMIT', 0, limit)
+local stragglers = redis.pcall('ZRANGEBYLEX', holders, '-', '(' .. string.char(1), 'LIMIT', 0,
+  limit)
 
 -- At maxmemory, a script can go on writing after it has deleted something. A script that begins
 -- with a push cannot.
@@ -155,6 +159,22 @@ if #due > 0 then
   pushed = pushed + laned + #plain
 end
 
+-- No server has said that these handlers have returned. Each has an entry of the topic and one of
+-- its key (see prelude/straggler.lua).
+local over, straggler = {}, {}
+for _, entry in ipairs(stragglers) do
+  straggler = {entry, till_of('', entry) or 0}
+  if straggler[2] > now then
+    break
+  end
+  local key = string.sub(entry, 21, 20 + (string.byte(entry, 20) or 0))
+  over[#over + 1] = entry
+  over[#over + 1] = lane_of(key) .. string.sub(entry, 2, 19) .. string.sub(entry, 21 + #key)
+end
+if #over > 0 then
+  redis.pcall('ZREM', holders, unpack(over))
+  nudge(channel, 'resume', topic, 1, '')
+end
 for _, one in ipairs({{held, freed}, {parked, again}}) do
   local jobs = #one[2] > 0 and free_keys(one[1], turn, lane, one[2], one[1] == parked) or 0
   if jobs > 0 then
@@ -190,6 +210,7 @@ local heads = {
   redis.call('ZRANGE', slots, 0, 0, 'WITHSCORES'),
   redis.pcall('ZRANGEBYSCORE', held, '-inf', endless, 'WITHSCORES', 'LIMIT', 0, 1),
   redis.pcall('ZRANGE', parked, 0, 0, 'WITHSCORES'),
+  straggler,
 }
 local waits, overdue = redis.call('ZCARD', waiting), 0
 -- The server that fires a due slot asks again. Later slots must not wait for that.
@@ -201,7 +222,7 @@ end
 local wait = -1
 for i, head in ipairs(heads) do
   if head[2] and head[1] ~= anchor() then
-    local at = i == #heads and math.floor(head[2] * 1000 + 0.5) or math.ceil(head[2]) * 1000
+    local at = i == 5 and math.floor(head[2] * 1000 + 0.5) or math.ceil(head[2]) * 1000
     local left = math.max(0, at - time[1] * 1000000 - time[2])
     if wait < 0 or left < wait then
       wait = left

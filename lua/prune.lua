@@ -117,7 +117,7 @@ if freed > 0 then
 end
 
 if records == 0 and noted > 0 then
-  redis.call('DEL', sizes)
+  redis.call('HDEL', sizes, 'largest', 'number') -- not what says that the topic has limits
 end
 
 if not told and finished > 0 and kept >= 0 then

@@ -61,6 +61,9 @@ local jobs, leased = redis.call('HLEN', pool), redis.call('ZCARD', leases)
 if leased > 0 and redis.call('ZSCORE', leases, anchor()) then
   leased = leased - 1
 end
+-- The handler of a cancelled job can still run.
+local alive = string.char(0) .. '1' .. string.format('%017.3f', now + 0.001)
+leased = leased + redis.call('ZLEXCOUNT', holders, '[' .. alive, '(' .. string.char(1))
 local kept = math.max(redis.call('ZCARD', done), redis.call('HLEN', results))
 local planned = redis.call('HLEN', schedules)
 local answer = 'removed'

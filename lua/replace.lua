@@ -17,6 +17,7 @@
 -- KEYS[16]   keyed     hash, job ID to its place in a lane
 -- KEYS[17]   blockers  zset, place and ID of every job that its key waits for (see limits)
 -- KEYS[18]   parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
+-- KEYS[19]   holders   zset, key and ID of every running job whose key has a limit of them
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[3]    channel   the control channel
 -- ARGV[4]    topic     the topic's name, for the control channel
@@ -30,13 +31,13 @@
 -- Cost: O(jobs × log N).
 -- Then: enqueue
 -- Uses: now receipt stats sizes terms lease unready control ring place rouse key free_keys unblock
--- Uses: close_books
+-- Uses: close_books holder straggler
 do
   local pool, bucket, ready, sizes = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
   local receipt, leases, dead = KEYS[6], KEYS[7], KEYS[8]
   local attempts, errors, moved, handoff = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
   local turn, lane, keyed = KEYS[14], KEYS[15], KEYS[16]
-  local blockers, parked = KEYS[17], KEYS[18]
+  local blockers, parked, holders = KEYS[17], KEYS[18], KEYS[19]
   local number, channel, topic = ARGV[1], ARGV[3], ARGV[4]
   local jobs, first, width = ARGV, 5, 4
 
@@ -75,6 +76,7 @@ do
       redis.call('ZCARD', blockers)
       redis.call('ZCARD', parked)
       local old, left, running, entries, searched = {}, {}, {}, {}, 0
+      local ends, left_by = {}, {} -- of those that are running
       for n, id in ipairs(taken) do
         local due, hopeless, letter = terms(words[where[n]])
         if not hopeless and (letter == 'r' or buried[n] and not leased[n]) then
@@ -83,6 +85,7 @@ do
           live[where[n]] = false
           if leased[n] then
             running[#running + 1] = id
+            ends[#running], left_by[#running] = leased[n], spots[n] or false
             nudge(channel, 'replace', topic, leased[n], id)
           elseif spots[n] then
             entries[#entries + 1] = spots[n] .. id
@@ -98,6 +101,7 @@ do
         end
       end
       if #running > 0 then
+        straggle(holders, sizes, running, ends, left_by)
         release(leases, running)
       end
       if #entries > 0 then

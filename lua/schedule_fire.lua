@@ -21,6 +21,7 @@
 -- KEYS[18]   keyed     hash, job ID to its place in a lane
 -- KEYS[19]   blockers  zset, place and ID of every job that its key waits for (see limits)
 -- KEYS[20]   parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
+-- KEYS[21]   holders   zset, key and ID of every running job whose key has a limit of running jobs
 -- ARGV[1]    channel   the control channel
 -- ARGV[2]    topic     the topic's name, for the control channel
 -- ARGV[3..]  entries   for each schedule: name, nonce of its definition, place (slots or waiting),
@@ -39,13 +40,13 @@
 -- the last run has not finished, c for changed since the caller read it.
 -- Cost: O((schedules + jobs) × log N).
 -- Uses: now stats sizes lease control ring schedule history unready expect place rouse free_keys
--- Uses: unblock end_run close_books withdraw key
+-- Uses: unblock end_run close_books holder straggler withdraw key
 local slots, waiting, fired, runs = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local pool, bucket, ready, leases, dead = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local attempts, errors, moved = KEYS[10], KEYS[11], KEYS[12]
 local stats, sizes, idle = KEYS[13], KEYS[14], KEYS[15]
 local turn, lane, keyed = KEYS[16], KEYS[17], KEYS[18]
-local blockers, parked = KEYS[19], KEYS[20]
+local blockers, parked, holders = KEYS[19], KEYS[20], KEYS[21]
 local channel, topic = ARGV[1], ARGV[2]
 local entries, first = ARGV, 3
 
@@ -126,7 +127,8 @@ for i, start in ipairs(starts) do
       busy = false
       if flagged(pool, state.job) then
         local _, n = withdraw({state.job}, {}, {true}, pool, bucket, ready, lane, keyed, leases,
-          dead, attempts, errors, moved, runs, blockers, parked, turn, channel, topic)
+          dead, attempts, errors, moved, runs, blockers, parked, turn, holders, sizes, channel,
+          topic)
         cancels, freed = cancels + 1, freed + n
       end
     end

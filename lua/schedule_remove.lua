@@ -22,6 +22,8 @@
 -- KEYS[19]  parked     zset, key whose limits are reached scored by when it gets a turn (Unix ms)
 -- KEYS[20]  turn       zset, key of waiting jobs scored by its pass
 -- KEYS[21]  idle       zset, waiting server scored by the time its wait began (Unix ms)
+-- KEYS[22]  holders    zset, key and ID of every running job whose key has a limit of running jobs
+-- KEYS[23]  sizes      hash, the size of the largest record
 -- ARGV[1]   number     number of this call in its series
 -- ARGV[2]   name       the schedule
 -- ARGV[3]   channel    the control channel
@@ -32,13 +34,14 @@
 -- Returns {'ok', now, state}: gone, or none if there is no such schedule.
 -- Cost: O(log N).
 -- Uses: now receipt stats lease control ring schedule history unready expect place rouse free_keys
--- Uses: unblock end_run close_books withdraw
+-- Uses: unblock end_run close_books holder straggler withdraw
 local schedules, slots, waiting = KEYS[1], KEYS[2], KEYS[3]
 local fired, runs, receipt = KEYS[4], KEYS[5], KEYS[6]
 local pool, bucket, leases, dead, attempts = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local errors, moved, stats, ready = KEYS[12], KEYS[13], KEYS[14], KEYS[15]
 local lane, keyed = KEYS[16], KEYS[17]
 local blockers, parked, turn, idle = KEYS[18], KEYS[19], KEYS[20], KEYS[21]
+local holders, sizes = KEYS[22], KEYS[23]
 local number, name, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local told = replay(receipt, number)
@@ -53,7 +56,7 @@ if redis.call('HEXISTS', schedules, name) == 1 then
   local unfinished = last and going(pool, dead, last)
   if unfinished and not redis.call('ZSCORE', leases, last.job) and flagged(pool, last.job) then
     local _, freed = withdraw({last.job}, {}, {}, pool, bucket, ready, lane, keyed, leases, dead,
-      attempts, errors, moved, runs, blockers, parked, turn, channel, topic)
+      attempts, errors, moved, runs, blockers, parked, turn, holders, sizes, channel, topic)
     if freed > 0 then
       ring(idle, channel, topic, freed)
     end

@@ -12,35 +12,44 @@
 -- ARGV[1]    channel  the control channel
 -- ARGV[2]    topic    the topic's name, for the control channel
 -- ARGV[3]    most     most keys to look at if no jobs are given, at most 1,000
--- ARGV[4..]  jobs     for each job that has ended: its key and its ID. None: all keys are given
---                     turns
+-- ARGV[4..]  jobs     for each run that has ended: the key of its job (empty: none), its ID, and
+--                     the end of its lease if the job was cancelled or replaced while it ran (or
+--                     several, see prelude/settle.lua; else empty). None: all keys are given turns
 --
--- A job that has a lease again keeps its place. At most 400 jobs a call. A key that has a turn
--- although its limits are reached is parked again by the next take. Entries of holders that a dead
--- server has left are removed, up to 100 a call. Safe to send twice.
+-- A job that has a lease again keeps its place. A handler that has returned is no straggler any
+-- more. If it took a place of the topic, the servers get a message. At most 400 jobs a call. A key
+-- that has a turn although its limits are reached is parked again by the next take. Entries of
+-- holders that a dead server has left are removed, up to 100 a call. Safe to send twice.
 -- Returns {'ok', now, left}: the number of keys that are parked now.
 -- Cost: O(jobs × log N).
--- Uses: now control place rouse free_keys holder ring sweep
+-- Uses: now control place rouse free_keys holder straggler ring sweep
 local parked, holders, leases, keyed = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local turn, lane, ready, idle = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local channel, topic, most, jobs, first = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV, 4
 
-local keys, ended, seen, gone = {}, 0, {}, {}
+local keys, ended, seen, gone, over = {}, 0, {}, {}, {}
 if #jobs < first then
   keys = redis.call('ZRANGE', parked, 0, most - 1)
   ended = math.huge
 else
   local ids = {}
-  for at = first, #jobs, 2 do
+  for at = first, #jobs, 3 do
     ids[#ids + 1] = jobs[at + 1]
   end
   local leased = redis.call('ZMSCORE', leases, unpack(ids))
   local places = redis.call('HMGET', keyed, unpack(ids))
   local names = {}
   for i, id in ipairs(ids) do
-    local key = jobs[first + 2 * (i - 1)]
-    if not (leased[i] and places[i] and key_of(places[i]) == key) then
-      gone[#gone + 1] = holder_of(key, id)
+    local at = first + 3 * (i - 1)
+    local key, ends = jobs[at], jobs[at + 2]
+    for ending in string.gmatch(ends, '%S+') do
+      over[#over + 1], gone[#gone + 1] = stragglers_of(key, ending, id)
+    end
+    local runs = leased[i] and places[i] and key_of(places[i]) == key
+    if key ~= '' and (ends ~= '' or not runs) then
+      if not runs then
+        gone[#gone + 1] = holder_of(key, id)
+      end
       ended = ended + 1
       if not seen[key] then
         seen[key], names[#names + 1] = true, key
@@ -51,6 +60,9 @@ else
   for i, key in ipairs(names) do
     keys[#keys + 1] = scores[i] and key or nil
   end
+end
+if #over > 0 and redis.call('ZREM', holders, unpack(over)) > 0 then
+  nudge(channel, 'resume', topic, 1, '')
 end
 if #gone > 0 then
   redis.call('ZREM', holders, unpack(gone))

@@ -1,8 +1,8 @@
 -- watch: reports how long each of some topics has nothing to do, and where a server should take.
 -- Writes nothing.
 --
--- KEYS[1..]  keys  bucket, leases, slots, handoff, waiting, ready, turn, idle, meta, held, parked
---                  of each topic
+-- KEYS[1..]  keys  bucket, leases, slots, handoff, waiting, ready, turn, idle, meta, held, parked,
+--                  holders of each topic
 -- ARGV[1]    name  under which the server waits; empty: report only how long
 -- ARGV[2..]  list  if there are no KEYS: the same names
 --
@@ -11,10 +11,10 @@
 -- compares the slot of each command with those of the node, and not with the slots of the others. A
 -- topic of another node is marked m.
 --
--- A topic has something to do if the head of bucket, leases, slots, held or parked is due, or if
--- handoff or waiting exists. A key of a wrong type counts as something to do: promote or take
--- reports it, and the other topics are not affected. Held, parked and turn are not needed by jobs
--- without a key, so they count as nothing then.
+-- A topic has something to do if the head of bucket, leases, slots, held or parked is due, or a
+-- straggler's time is over, or if handoff or waiting exists. A key of a wrong type counts as
+-- something to do: promote or take reports it, and the other topics are not affected. Held, parked,
+-- holders and turn are not needed by jobs without a key, so they count as nothing then.
 --
 -- If Redis accepts no writes, the reply is the error that says so. A master that has become a
 -- replica can still be read, and its data can be stale.
@@ -44,8 +44,14 @@ local renew_after = 1800000
 
 local endless = '(9999999999999' -- the score of a paused key
 
+-- straggler returns the first straggler of a topic, and until when it counts.
+local function straggler(holders)
+  local found = redis.pcall('ZRANGEBYLEX', holders, '-', '(' .. string.char(1), 'LIMIT', 0, 1)
+  return {found[1], found[1] and tonumber(string.sub(found[1], 3, 19))}
+end
+
 local waits, marks, checked = {}, {}, false
-for i = first, #list, 11 do
+for i = first, #list, 12 do
   local bucket, handoff, waiting = list[i], list[i + 3], list[i + 4]
   local ready, turn = list[i + 5], list[i + 6]
   if not checked then
@@ -57,9 +63,9 @@ for i = first, #list, 11 do
     end
   end
   local wait, mark = -1, '-'
-  local held, parked = list[i + 9], list[i + 10]
+  local held, parked, holders = list[i + 9], list[i + 10], list[i + 11]
   local there = redis.pcall('EXISTS', bucket, list[i + 1], list[i + 2], handoff, waiting, ready,
-      turn, held, parked)
+      turn, held, parked, holders)
   if elsewhere(there) then
     mark = 'm'
   elseif type(there) == 'table' then
@@ -68,11 +74,13 @@ for i = first, #list, 11 do
     if there > 0 and redis.pcall('EXISTS', handoff, waiting) ~= 0 then
       wait = 0
     end
-    local heads = {bucket, list[i + 1], list[i + 2], held, parked}
+    local heads = {bucket, list[i + 1], list[i + 2], held, parked, holders}
     for _, zset in ipairs(there > 0 and heads or {}) do
       local head = {}
       if wait ~= 0 and zset == held then
         head = redis.pcall('ZRANGEBYSCORE', zset, '-inf', endless, 'WITHSCORES', 'LIMIT', 0, 1)
+      elseif wait ~= 0 and zset == holders then
+        head = straggler(zset)
       elseif wait ~= 0 then
         head = redis.pcall('ZRANGE', zset, 0, 0, 'WITHSCORES')
       end

@@ -90,6 +90,15 @@ func requireExplained(b *queuetest.Bubble, x explained) {
 }
 
 // block is a handler that never returns by itself.
+// stay is a handler that goes on for a while when the job "first" is cut off.
+func stay(ctx context.Context, job *delayq.Job) error {
+	<-ctx.Done()
+	if job.ID == "first" {
+		time.Sleep(1500 * time.Millisecond)
+	}
+	return nil
+}
+
 func block(ctx context.Context, _ *delayq.Job) error {
 	<-ctx.Done()
 	return ctx.Err()
@@ -446,6 +455,35 @@ var scenes = map[string]func(b *queuetest.Bubble) explained{
 		return explained{
 			"x", `Ready, but not running: job "first" of its key has failed and comes first; it is due at 2000-01-01 01:00:00.000 UTC, in 59m58s.`,
 			[]delayq.Reason{{Code: delayq.ReasonKeyBlocked, Job: "first", Until: after(b, time.Hour)}},
+		}
+	},
+	"its key waits for the handler of a cancelled job": func(b *queuetest.Bubble) explained {
+		require.NoError(b, b.Client.SetLimits(b.Context(), "t", delayq.Limits{Ordered: true}))
+		b.Serve("t", stay)
+		b.Enqueue("t", "first", delayq.Key("k"))
+		b.Pass(time.Second)
+		b.Enqueue("t", "x", delayq.Key("k"))
+		_, err := b.Client.Dequeue(b.Context(), "t", "first")
+		require.NoError(b, err)
+		b.Pass(time.Second)
+		return explained{
+			"x", "Ready, but not running: its key waits for the handler of a cancelled job, which may still run.",
+			[]delayq.Reason{{Code: delayq.ReasonKeyLimit, Running: 1, Stragglers: 1, Limit: 1}},
+		}
+	},
+	"the topic waits for the handler of a cancelled job": func(b *queuetest.Bubble) explained {
+		require.NoError(b, b.Client.SetLimits(b.Context(), "t", delayq.Limits{Running: 2}))
+		b.Serve("t", stay)
+		b.Enqueue("t", "first")
+		b.Enqueue("t", "second")
+		b.Pass(time.Second)
+		b.Enqueue("t", "x")
+		_, err := b.Client.Dequeue(b.Context(), "t", "first")
+		require.NoError(b, err)
+		b.Pass(time.Second)
+		return explained{
+			"x", "Ready, but not running: 2 jobs are running, and the limit of the topic is 2; 1 of them is cancelled, and its handler may still run.",
+			[]delayq.Reason{{Code: delayq.ReasonTopicLimit, Running: 2, Stragglers: 1, Limit: 2}},
 		}
 	},
 	"its key is halted": func(b *queuetest.Bubble) explained {

@@ -142,12 +142,13 @@ func TestLimitReturnsJobsTakenAhead(t *testing.T) {
 	})
 }
 
-// A place that a cancel frees is used by another server within a round trip. The place of a server
-// that stops is, too.
+// The place of a cancelled job is used by another server within a round trip, once its handler has
+// returned. The place of a server that stops is, too.
 func TestLimitPlaceFreedElsewhere(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {
 		started := make(map[string]time.Time)
 		var mu sync.Mutex
+		over := make(chan struct{})
 		h := func(stubborn bool) delayq.HandlerFunc {
 			return func(ctx context.Context, job *delayq.Job) error {
 				mu.Lock()
@@ -155,7 +156,7 @@ func TestLimitPlaceFreedElsewhere(t *testing.T) {
 				mu.Unlock()
 				switch {
 				case job.ID == "stays" && stubborn:
-					time.Sleep(time.Minute)
+					<-over
 				case job.ID == "drains":
 					time.Sleep(10*time.Second + 370*time.Millisecond)
 				}
@@ -170,9 +171,12 @@ func TestLimitPlaceFreedElsewhere(t *testing.T) {
 		b.Enqueue("a", "next")
 		b.Pass(5*time.Second + 300*time.Millisecond)
 		require.NotContains(b, started, "next")
-		freed := time.Now()
 		_, err := b.Client.Dequeue(b.Context(), "a", "stays")
 		require.NoError(b, err)
+		b.Pass(3 * time.Second)
+		require.NotContains(b, started, "next")
+		freed := time.Now()
+		close(over)
 		b.Pass(time.Second)
 		require.WithinDuration(b, freed, started["next"], 5*time.Millisecond)
 

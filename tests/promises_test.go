@@ -382,7 +382,7 @@ func TestBoundedWork(t *testing.T) {
 		// SORT, LREM, LINSERT, SCAN.
 		allowed := strings.Fields(`auth blmove client config del eval evalsha exists expire get hdel hello hexists hget hincrby hlen hmget
 			hset incr info lindex llen lmove lpop lpush lrange ltrim pexpire ping publish rpush sadd script set srem subscribe time unsubscribe
-			zadd zcard zcount zmscore zrange zrangebyscore zrem zscore`)
+			zadd zcard zcount zmscore zrange zrangebylex zrangebyscore zrem zscore`)
 		stats, err := rdb.Info(ctx, "commandstats").Result()
 		require.NoError(t, err)
 		used := regexp.MustCompile(`cmdstat_([a-z]+)`).FindAllStringSubmatch(stats, -1)

@@ -23,6 +23,10 @@ type Facts struct {
 	Leased int64     // running jobs of the topic
 	Gather time.Time // until when jobs of all keys are gathered
 
+	// Handlers of cancelled or replaced jobs that may still run, and count for the limits: of the
+	// topic, and of its key, of which they are in KeyRunning too.
+	Stragglers, KeyStragglers int64
+
 	Before     int64     // jobs in front of it in the lane of its key; -1: it is in no lane
 	Keys       int64     // in the round
 	KeyPaused  bool      // its key is paused
@@ -172,6 +176,7 @@ type Reason struct {
 	Others       int
 	Workers      int
 	Running      int
+	Stragglers   int
 	Rate         string
 	Job          string
 	For          time.Duration

@@ -226,7 +226,7 @@ func (f *Facts) queued() (list []Reason) {
 	case f.Blocker != "":
 		list = append(list, Reason{Code: KeyBlocked, Job: f.Blocker, Until: f.Blocked})
 	case own.Running > 0 && f.KeyRunning >= int64(own.Running):
-		list = append(list, Reason{Code: KeyLimit, Running: int(f.KeyRunning), Limit: int64(own.Running)})
+		list = append(list, Reason{Code: KeyLimit, Running: int(f.KeyRunning), Stragglers: int(f.KeyStragglers), Limit: int64(own.Running)})
 	case own.Rate != "":
 		list = append(list, Reason{Code: KeyRate, Until: f.Parked, Rate: own.Rate})
 	default:
@@ -236,8 +236,8 @@ func (f *Facts) queued() (list []Reason) {
 		list = append(list, Reason{Code: Gathering, Until: f.Gather})
 	}
 	limits := f.Limits
-	if limits.Running > 0 && f.Leased >= int64(limits.Running) {
-		list = append(list, Reason{Code: TopicLimit, Running: int(f.Leased), Limit: int64(limits.Running)})
+	if running := f.Leased + f.Stragglers; limits.Running > 0 && running >= int64(limits.Running) {
+		list = append(list, Reason{Code: TopicLimit, Running: int(running), Stragglers: int(f.Stragglers), Limit: int64(limits.Running)})
 	}
 	if !f.Next.IsZero() {
 		list = append(list, Reason{Code: TopicRate, Until: f.Next, Rate: limits.Rate, Ahead: max(0, f.Ahead)})

@@ -93,7 +93,7 @@ func (r *Reason) clause(now time.Time) string {
 		}
 		return text
 	case TopicLimit:
-		return fmt.Sprintf("%s running, and the limit of the topic is %s", jobsAre(int64(r.Running)), grouped(r.Limit))
+		return fmt.Sprintf("%s running, and the limit of the topic is %s%s", jobsAre(int64(r.Running)), grouped(r.Limit), r.stragglers())
 	case TopicRate:
 		return fmt.Sprintf("the rate of the topic (%s) allows the next start at %s, in %s", r.Rate, moment(r.Until), span(r.Until.Sub(now)))
 	case NoServer:
@@ -135,7 +135,10 @@ func (r *Reason) clause(now time.Time) string {
 		if r.Running > 1 {
 			text = grouped(int64(r.Running)) + " jobs of its key are"
 		}
-		return text + " running, and the limit of the key is " + grouped(r.Limit)
+		if r.Stragglers == r.Running && r.Running == 1 {
+			return "its key waits for the handler of a cancelled job, which may still run"
+		}
+		return text + " running, and the limit of the key is " + grouped(r.Limit) + r.stragglers()
 	case KeyRate:
 		return fmt.Sprintf("the rate of its key (%s) allows the next start at %s, in %s", r.Rate, moment(r.Until), span(r.Until.Sub(now)))
 	case KeyBlocked:
@@ -346,4 +349,15 @@ func often(n int) string {
 		return "twice"
 	}
 	return grouped(int64(n)) + " times"
+}
+
+// stragglers says how many of the running jobs were cancelled or replaced.
+func (r Reason) stragglers() string {
+	switch r.Stragglers {
+	case 0:
+		return ""
+	case 1:
+		return "; 1 of them is cancelled, and its handler may still run"
+	}
+	return "; " + grouped(int64(r.Stragglers)) + " of them are cancelled, and their handlers may still run"
 }

@@ -22,11 +22,10 @@ type Holdings struct {
 	Unheard []Loss
 	// lower bound of the jobs taken from the topic, by this server or by Redis's own count
 	Taken    int64
-	Added    int64           // jobs that this server has taken
-	Proposed int64           // proposed end in ms that Redis has not answered; 0: none
-	drained  []chan struct{} // closed when runs becomes empty
-	Freed    func()          // called when a run is dropped; may be nil
-	Lost     func(*Run)      // called when a run loses its job; may be nil
+	Added    int64      // jobs that this server has taken
+	Proposed int64      // proposed end in ms that Redis has not answered; 0: none
+	Freed    func()     // called when a run is dropped; may be nil
+	Lost     func(*Run) // called when a run loses its job; may be nil
 }
 
 // A Loss says that the run of a job has lost its lease.
@@ -96,12 +95,6 @@ func (h *Holdings) Lose(r *Run, cause error, now time.Time) {
 func (h *Holdings) Drop(r *Run) {
 	if h.Runs[r.ID] == r {
 		delete(h.Runs, r.ID)
-	}
-	if len(h.Runs) == 0 {
-		for _, c := range h.drained {
-			close(c)
-		}
-		h.drained = nil
 	}
 	if h.Freed != nil {
 		h.Freed()
@@ -206,15 +199,4 @@ func (h *Holdings) Running(yield func(*Run) bool) {
 			return
 		}
 	}
-}
-
-// Empty returns a channel that is closed once no run is left.
-func (h *Holdings) Empty() <-chan struct{} {
-	c := make(chan struct{})
-	if len(h.Runs) == 0 {
-		close(c)
-	} else {
-		h.drained = append(h.drained, c)
-	}
-	return c
 }

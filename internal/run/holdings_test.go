@@ -186,23 +186,3 @@ func TestNoExtensionForAnOutcomeOnItsWay(t *testing.T) {
 	require.True(t, gains.Fence.Has(e.End))
 	require.False(t, settling.Fence.Has(e.End))
 }
-
-// Whoever waits for the last run to go is woken by it.
-func TestHoldingsEmpty(t *testing.T) {
-	freed := 0
-	h := Holdings{Freed: func() { freed++ }}
-	<-h.Empty()
-	a, b := leased("a", 1, time.Now()), leased("b", 1, time.Now())
-	h.Add(a, time.Now())
-	h.Add(b, time.Now())
-	gone := h.Empty()
-	h.Drop(a)
-	require.Equal(t, 1, freed)
-	select {
-	case <-gone:
-		t.Fatal("b is still there")
-	default:
-	}
-	h.Drop(b)
-	<-gone
-}

@@ -146,9 +146,7 @@ func (s *Server) obey(text string) {
 		t.resume(m.Fence == aPlace)
 	case "cancel":
 		t.cancelRun(m.Job, m.Fence, run.ErrCancelled)
-		t.placeFreed()
 	case "replace":
 		t.cancelRun(m.Job, m.Fence, run.ErrReplaced)
-		t.placeFreed()
 	}
 }

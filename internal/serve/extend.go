@@ -192,14 +192,7 @@ func (t *Topic) abandonAll() (n int) {
 	defer t.Mu.Unlock()
 	for r := range t.owned.Running {
 		n++
-		t.Outcomes.Add(settle.Row{Run: r, Verb: settle.Return, Err: run.ErrShutdown, Cause: run.ErrShutdown})
+		t.Outcomes.Add(settle.Row{Run: r, Verb: settle.Return, Runs: true, Err: run.ErrShutdown, Cause: run.ErrShutdown})
 	}
 	return n
-}
-
-// settled returns a channel that is closed once this server owns no job of the topic.
-func (t *Topic) settled() <-chan struct{} {
-	t.Mu.Lock()
-	defer t.Mu.Unlock()
-	return t.owned.Empty()
 }

@@ -19,7 +19,10 @@ func (t *Topic) setDefaultLimits(ctx context.Context) bool {
 	}
 	call, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	err := t.Server.Calls.HSetNX(call, t.Keys.Meta, "flow", t.taking.limits).Err()
+	err := t.Server.Calls.HSet(call, t.Keys.Sizes, "limits", 1).Err() // as the limits script does
+	if err == nil {
+		err = t.Server.Calls.HSetNX(call, t.Keys.Meta, "flow", t.taking.limits).Err()
+	}
 	t.trouble.note("default limits", err)
 	if err != nil && script.Away(err) {
 		return false

@@ -53,6 +53,19 @@ func (t *Topic) settleStep(ctx context.Context, k *settler, least int) loop.Next
 	return loop.PauseFor(k.slow.Next())
 }
 
+// noteEnds remembers that the handlers of these runs have returned. letters say which jobs were not
+// theirs any more: the message about that may have been lost.
+func (t *Topic) noteEnds(list []settle.Row, letters string) {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
+	for i, r := range list {
+		if i < len(letters) && letters[i] != script.LetterOurs {
+			t.noteStragglerLocked(r.Run)
+		}
+		t.noteEndLocked(r.Run)
+	}
+}
+
 // A settler is the state of such a loop: the call that is in flight or must be repeated.
 type settler struct {
 	series *script.Series
@@ -75,11 +88,7 @@ func (t *Topic) settle(ctx context.Context, series, number string, list []settle
 
 	letters, ended, told := t.examine(ctx, reply.Text(2)), false, false
 	if err == nil {
-		t.Mu.Lock()
-		for i := range list {
-			t.noteEndLocked(list[i].Run)
-		}
-		t.Mu.Unlock()
+		t.noteEnds(list, letters)
 		// before the jobs are dropped, after which the server can end
 		_ = t.unpark(ctx)
 		told = t.passPlaces(ctx)

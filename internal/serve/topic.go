@@ -79,8 +79,10 @@ type taking struct {
 
 // endedRuns are runs that have ended, for those that wait for that.
 type endedRuns struct {
-	keys      []keyEnd   // for the unpark script
-	schedules fire.Ended // for the firer
+	runs      []runEnd        // for the unpark script
+	telling   int             // how many of them are in calls in flight
+	schedules fire.Ended      // for the firer
+	settled   []chan struct{} // see Topic.settled
 }
 
 // vital is what a heartbeat says of the loops.
@@ -143,12 +145,11 @@ func (t *Topic) init() {
 	t.Workers.Cautious = t.config.Defaults.Retry >= 0
 	t.Workers.HandlerTime = workers.AheadUnknown
 	t.trouble = trouble{name: t.Keys.Topic, log: s.Log.With("topic", t.Keys.Topic), outage: s.outage}
-	t.owned.Freed = t.freedLocked
-	t.owned.Lost = func(r *run.Run) {
-		if t.noteEndLocked(r); len(t.ended.keys) > 0 {
-			t.Loops.settle.Wake()
-		}
+	t.owned.Freed = func() {
+		t.freedLocked()
+		t.closeSettledLocked()
 	}
+	t.owned.Lost = t.lostLocked
 	t.Outcomes.Ready = func() { t.Loops.settle.Wake() }
 	t.Outcomes.Pile = func() { t.Loops.settleMore.Wake() }
 	t.promoting.Firer = fire.New(t.Keys, s.Config.Tick, s.Config.Calendars, t.trouble.log, t.execOn)

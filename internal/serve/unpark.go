@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/delayq/delayq/internal/run"
@@ -22,8 +23,13 @@ const (
 // unparking is the call of both servers and clients.
 var unparking = topicCall{script: script.Unpark}
 
-// A keyEnd is a job with a key that is no longer running.
-type keyEnd struct{ Key, ID string }
+// A runEnd is the end of a run that somebody may wait for.
+type runEnd struct {
+	key, id string // of the job; it can have no key
+	// When the lease ended, as [record.Fence] writes it, if the job was cancelled or replaced while
+	// the handler ran; else empty.
+	fence string
+}
 
 // setKeysLimited notes whether limits of keys are in force, by the reply to a take. Only a reply
 // with jobs says for sure that none are. If the take has parked keys, the timer has to know when
@@ -40,34 +46,95 @@ func (t *Topic) setKeysLimited(limited int64, sure bool) {
 // noteEndLocked remembers that a job with a key is no longer running, if limits of keys are in
 // force. Its key may wait for that.
 func (t *Topic) noteEndLocked(r *run.Run) {
-	if r.Options.Key != "" && t.Workers.KeysLimited && len(t.ended.keys) < mostEnds {
-		t.ended.keys = append(t.ended.keys, keyEnd{r.Options.Key, r.ID})
+	if r.Options.Key != "" && t.Workers.KeysLimited {
+		t.addEndLocked(runEnd{key: r.Options.Key, id: r.ID})
 	}
 }
 
-// unpark gives the keys of ended jobs their turns. If a call fails, their jobs are kept for the
+// noteStragglerLocked remembers that the handler of a job that is no longer this server's has
+// returned, or will not be called. If the job was cancelled or replaced, it keeps its places in the
+// limits of the topic and of its key until Redis knows that.
+func (t *Topic) noteStragglerLocked(r *run.Run) {
+	if w := &t.Workers; w.Bounded || w.Places || w.KeysLimited {
+		t.addEndLocked(runEnd{r.Options.Key, r.ID, r.Fence.String()})
+	}
+}
+
+func (t *Topic) addEndLocked(e runEnd) {
+	if len(t.ended.runs) < mostEnds {
+		t.ended.runs = append(t.ended.runs, e)
+	}
+}
+
+// lostLocked is Holdings.Lost. The place of a job that was cancelled or replaced is free when its
+// handler has returned. Any other job has left its place.
+func (t *Topic) lostLocked(r *run.Run) {
+	switch {
+	case r.Start.IsZero():
+		t.noteStragglerLocked(r)
+	case !errors.Is(r.Lost, run.ErrCancelled) && !errors.Is(r.Lost, run.ErrReplaced):
+		t.noteEndLocked(r)
+	}
+	t.tellEndsLocked()
+}
+
+// tellEndsLocked makes a loop report the ends of runs, if there are any.
+func (t *Topic) tellEndsLocked() {
+	if len(t.ended.runs) > 0 {
+		t.Loops.settle.Wake()
+	}
+}
+
+// unpark gives the keys of ended runs their turns, and frees the places of stragglers, which are
+// handlers of cancelled or replaced jobs. If a call fails, the ends are kept for the
 // next one, and meanwhile the ends of leases bound how long the keys wait.
 func (t *Topic) unpark(ctx context.Context) error {
 	for {
 		t.Mu.Lock()
-		some := t.ended.keys[:min(len(t.ended.keys), unparkLimit)]
-		t.ended.keys = slices.Clip(t.ended.keys[len(some):])
+		some := t.ended.runs[:min(len(t.ended.runs), unparkLimit)]
+		t.ended.runs = slices.Clip(t.ended.runs[len(some):])
+		t.ended.telling += len(some)
 		t.Mu.Unlock()
 		if len(some) == 0 {
 			return nil
 		}
-		args := make([]any, 0, 3+2*len(some))
+		args := make([]any, 0, 3+3*len(some))
 		args = append(args, script.ControlChannel(t.Keys.Prefix()), t.Keys.Topic, unparkKeys)
 		for _, e := range some {
-			args = append(args, e.Key, e.ID)
+			args = append(args, e.key, e.id, e.fence)
 		}
-		if _, err := t.exec(ctx, topicCall{script: unparking.script, jobs: len(some)}, args...); err != nil {
-			t.Mu.Lock()
-			t.ended.keys = slices.Concat(some, t.ended.keys) // a call of another loop may use the rest of the array
-			t.Mu.Unlock()
+		_, err := t.exec(ctx, topicCall{script: unparking.script, jobs: len(some)}, args...)
+		t.Mu.Lock()
+		if t.ended.telling -= len(some); err != nil {
+			t.ended.runs = slices.Concat(some, t.ended.runs) // a call of another loop may use the rest of the array
+		}
+		t.closeSettledLocked()
+		t.Mu.Unlock()
+		if err != nil {
 			return err
 		}
 	}
+}
+
+// settled returns a channel that is closed once this server owns no job of the topic, and Redis
+// knows of all runs that have ended.
+func (t *Topic) settled() <-chan struct{} {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
+	c := make(chan struct{})
+	t.ended.settled = append(t.ended.settled, c)
+	t.closeSettledLocked()
+	return c
+}
+
+func (t *Topic) closeSettledLocked() {
+	if len(t.owned.Runs)+len(t.ended.runs)+t.ended.telling > 0 {
+		return
+	}
+	for _, c := range t.ended.settled {
+		close(c)
+	}
+	t.ended.settled = nil
 }
 
 // UnparkAll gives a turn to every key of a topic that is parked by its limits. Takes park

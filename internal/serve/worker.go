@@ -319,6 +319,9 @@ func (t *Topic) endLocked(settled settle.Row) (abandoned bool, lost error) {
 	delete(t.owned.Apart, r)
 	if r.Lost == nil && !abandoned {
 		t.Outcomes.Add(settled)
+	} else {
+		t.noteStragglerLocked(r)
+		t.tellEndsLocked()
 	}
 	return abandoned, r.Lost
 }

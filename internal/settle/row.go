@@ -103,6 +103,7 @@ type Row struct {
 	Renewal  *Renewal      // of again
 	Err      error         // returned by the handler, for the hooks and the log
 	Bare     bool          // err says nothing but the verb
+	Runs     bool          // of return: the handler is no longer waited for, and may still run
 	Output   []byte        // of the run; nil: none
 	Cause    error         // cause of the cancelled context; nil: it was not cancelled
 	// Why the run lost the job; the outcome of that replaces the verb's.
@@ -143,6 +144,10 @@ func (r Row) tail(server string) []any {
 			later = 1
 		}
 		return []any{r.Delay.Milliseconds(), r.Tally.Encode(), later}
+	case Return:
+		if r.Runs {
+			return []any{1}
+		}
 	case HoldKey:
 		return []any{r.Delay.Milliseconds(), r.Run.Options.Key}
 	case Bury:

@@ -1,8 +1,8 @@
 
 -- check_limits: finds what is wrong with the rules, the holds and the limits of keys.
 -- Gives: settings holds running tats
--- Expects: now anchor key_of lane_range offer rouse flow_of rule_of holder_of held_by part repair
--- Expects: found entries leases ready turn lane keyed rules parked holders rates meta
+-- Expects: now anchor key_of lane_range offer rouse flow_of rule_of holder_of held_by till_of part
+-- Expects: repair found entries leases ready turn lane keyed rules parked holders rates meta sizes
 --
 -- unreadable is a malformed rule, hold, entry or tat. Entries in holders of jobs that are not
 -- running are removed, and keys that are parked for longer than any lease and their rates say get
@@ -25,6 +25,7 @@ local function settings()
   if limited and repair == '1' and (tonumber(noted or 0) or 0) < 1 then
     redis.call('HDEL', meta, '') -- after a deletion, the script can write at maxmemory
     redis.call('HSET', meta, 'limited', redis.call('HLEN', rules)) -- at least as many as there are
+    redis.call('HSET', sizes, 'limits', 1)
   end
 end
 
@@ -71,7 +72,7 @@ local function holds(zset)
   end
 end
 
--- running drops the entries of jobs that are not running.
+-- running drops the entries of jobs that are not running, and of stragglers whose time is over.
 local function running()
   for i = 1, #entries, 2 do
     local size = string.byte(entries[i]) or 0
@@ -80,6 +81,10 @@ local function running()
     local place = redis.call('HGET', keyed, id)
     local readable = size > 0 and entries[i] == holder_of(key, id)
     local ended = not (place and key_of(place) == key and redis.call('ZSCORE', leases, id))
+    local till = till_of(key, entries[i])
+    if till then
+      readable, ended = #entries[i] >= size + 19, till <= now
+    end
     if not readable and found(part, entries[i], 'unreadable', true)
       or readable and ended and repair == '1' then
       redis.call('ZREM', holders, entries[i])

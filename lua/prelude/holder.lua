@@ -1,5 +1,5 @@
 
--- Gives: holder_of held_by unhold
+-- Gives: holder_of held_by till_of unhold
 -- Expects: lane_of key_of
 
 -- holder_of returns the entry in holders of a running job whose key has a limit. The entries of a
@@ -11,6 +11,13 @@ end
 -- held_by returns the ID of an entry in holders of a key.
 local function held_by(key, entry)
   return string.sub(entry, #key + 3)
+end
+
+-- till_of returns until when an entry in holders of a key counts that is a straggler's, and nil for
+-- any other. Those of the empty key are all stragglers of the topic.
+local function till_of(key, entry)
+  return string.sub(entry, #key + 2, #key + 2) == '1'
+    and tonumber(string.sub(entry, #key + 3, #key + 19)) or nil
 end
 
 -- unhold frees the places that jobs have in the limits of their keys.

@@ -1,7 +1,7 @@
 
 -- sweep: drops entries of holders that nobody else drops.
 -- Gives: sweep
--- Expects: now key_of held_by
+-- Expects: now key_of held_by till_of
 
 -- sweep looks at up to 100 entries, from a place on that depends on the time, if there are more of
 -- them than leases. The job of such an entry has ended, and its server has died before it could say
@@ -20,7 +20,9 @@ local function sweep(runs_of, leased, places)
   local ends = redis.call('ZMSCORE', leased, unpack(jobs))
   local spots, stale = redis.call('HMGET', places, unpack(jobs)), {}
   for i, entry in ipairs(list) do
-    if not (ends[i] and spots[i] and key_of(spots[i]) == keys[i]) then
+    local till = till_of(keys[i], entry)
+    if not till and not (ends[i] and spots[i] and key_of(spots[i]) == keys[i])
+      or till and till <= now then
       stale[#stale + 1] = entry
     end
   end

@@ -1,12 +1,13 @@
 
 -- take_bounds: the limits of a topic, as far as they bound a take as a whole (see limits).
 -- Gives: bounds refusal
--- Expects: now number_of bound at emit burst us left limit free listed name leases meta idle
+-- Expects: now number_of bound at emit burst us left limit free listed name leases holders meta
+-- Expects: idle
 --
 -- A take leases no more than can start immediately. The number of running jobs is that of the
--- leases, so it cannot leak. A take that is refused because of the rate gets the time of a start
--- that no other server was promised. If it comes a moment before the next start, it gets that one,
--- because it was on its way there.
+-- leases and of the stragglers, so it cannot leak. A take that is refused because of the rate gets
+-- the time of a start that no other server was promised. If it comes a moment before the next
+-- start, it gets that one, because it was on its way there.
 
 -- bounds returns how many jobs the take may lease, before it looks at any. limits and tat are the
 -- fields flow and tat of meta; per_key: limits of keys are in force.
@@ -24,7 +25,10 @@ local function bounds(limits, tat, per_key)
     cap(free, 'free')
   end
   if running > 0 then
-    cap(running - math.max(0, redis.call('ZCARD', leases) - 1), 'limit') -- without the anchor
+    local alive = '[' .. string.char(0) .. '1' .. string.format('%017.3f', now + 0.001)
+    local stragglers = redis.pcall('ZLEXCOUNT', holders, alive, '(' .. string.char(1))
+    stragglers = type(stragglers) == 'number' and stragglers or 0
+    cap(running - math.max(0, redis.call('ZCARD', leases) - 1) - stragglers, 'limit') -- no anchor
   end
   if emit > 0 then
     tat = number_of(tat)

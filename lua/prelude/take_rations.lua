@@ -1,11 +1,12 @@
 
 -- take_rations: what the limits of a key let a take lease of its jobs (see limits, key_limits).
 -- Gives: ordered halts ration book
--- Expects: now us flow order_of lane_range key_of held_by sweep looked bucket dead leases lane
--- Expects: keyed holders rates blockers
+-- Expects: now us flow order_of lane_range key_of held_by till_of sweep looked bucket dead leases
+-- Expects: lane keyed holders rates blockers
 --
 -- A start counts by the GCRA, as for the topic. Running jobs are counted in holders. An entry there
--- counts only while its job has a lease, so it cannot leak.
+-- counts only while its job has a lease, so it cannot leak. That of a straggler counts until its
+-- lease would be over: its job was cancelled or replaced, and its handler may still run.
 --
 -- If the jobs of each key run in their order, one of them runs at a time. A key is parked while a
 -- job comes first that is in blockers: until it is due, or if it is dead, for ten minutes at a
@@ -26,8 +27,10 @@ local function census(key, all)
   local spots = redis.call('HMGET', keyed, unpack(jobs))
   local first, stale = nil, {}
   for i, entry in ipairs(list) do
-    if ends[i] and spots[i] and key_of(spots[i]) == key then
-      first = math.min(first or math.huge, tonumber(ends[i]))
+    local till = till_of(key, entry)
+      or ends[i] and spots[i] and key_of(spots[i]) == key and tonumber(ends[i])
+    if till and (till > now or not till_of(key, entry)) then
+      first = math.min(first or math.huge, till)
     else
       stale[#stale + 1] = entry
     end

@@ -1,15 +1,16 @@
 
 -- Gives: withdraw
--- Expects: unready_most expected release nudge unready unblock close_books end_run
+-- Expects: unready_most expected release nudge unready unblock close_books end_run straggle
 
 -- withdraw removes jobs in any state, and notifies the servers that run them. An ID deep in ready
 -- stays there: take drops an ID without a record. wants has how the caller knows each job (see
 -- expected; nil fits every job). noted has true at the index of a job of a schedule whose history
 -- must record it. withdraw returns a letter for each of the first jobs: the state it was in (s
 -- scheduled, r ready, u running, d dead), c if it is not as the caller knows it, or g if there is
--- no such job. It ends before a job for which it would search ready too often.
+-- no such job. It ends before a job for which it would search ready too often. Where the topic has
+-- limits, the handlers of running jobs keep their places.
 local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, leases, dead, attempts,
-    errors, moved, runs, blockers, parked, turn, channel, topic)
+    errors, moved, runs, blockers, parked, turn, holders, sizes, channel, topic)
   local fences = redis.call('ZMSCORE', leases, unpack(ids))
   local delayed = redis.call('ZMSCORE', bucket, unpack(ids))
   local buried = redis.call('ZMSCORE', dead, unpack(ids))
@@ -22,7 +23,7 @@ local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, lea
     redis.call('ZCARD', lane)
   end
   local letters, gone, entries, laned, left, freed = {}, {}, {}, {}, {}, 0
-  local waiting, finished, running = {}, {}, {}
+  local waiting, finished, running, ends, spots = {}, {}, {}, {}, {}
   for i, id in ipairs(ids) do
     if #entries == unready_most then
       break
@@ -43,6 +44,7 @@ local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, lea
       end
       if fences[i] then
         running[#running + 1] = id
+        ends[#running], spots[#running] = fences[i], places[i] or false
       end
       if letters[i] == 'r' and places[i] then
         laned[#laned + 1] = places[i] .. id
@@ -58,6 +60,7 @@ local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, lea
     redis.call('ZREM', dead, unpack(finished))
   end
   if #running > 0 then
+    straggle(holders, sizes, running, ends, spots)
     release(leases, running)
   end
   local tried = {}

@@ -23,42 +23,43 @@ type explanationRecord struct {
 
 // A reasonRecord is one reason. Each code has its own fields.
 type reasonRecord struct {
-	Code      delayq.ReasonCode  `json:"code"`
-	Text      string             `json:"text"`
-	Since     stamp              `json:"since,omitzero"`
-	Until     stamp              `json:"until,omitzero"`
-	By        string             `json:"by,omitempty"`
-	Because   string             `json:"because,omitempty"`
-	Action    string             `json:"action,omitempty"`
-	Attempt   int                `json:"attempt,omitempty"`
-	Snoozes   int                `json:"snoozes,omitempty"`
-	Error     *attemptRecord     `json:"error,omitempty"`
-	Server    string             `json:"server,omitempty"`
-	Host      string             `json:"host,omitempty"`
-	Servers   int                `json:"servers,omitempty"`
-	Others    int                `json:"others,omitempty"`
-	Workers   int                `json:"workers,omitempty"`
-	Running   int                `json:"running,omitempty"`
-	Longest   *runningRecord     `json:"longest,omitempty"`
-	Ahead     int64              `json:"ahead,omitempty"`
-	Keys      int64              `json:"keys,omitempty"` // that take turns
-	More      bool               `json:"more,omitempty"` // there are more ahead
-	PerSecond float64            `json:"per_second,omitempty"`
-	Wait      seconds            `json:"wait,omitempty"`
-	LoopAge   seconds            `json:"loop_age,omitempty"`
-	Finding   delayq.FindingKind `json:"finding,omitempty"`
-	Refusal   string             `json:"refusal,omitempty"`
-	Used      int64              `json:"used,omitempty"`
-	Limit     int64              `json:"limit,omitempty"`
-	Rate      *rateRecord        `json:"rate,omitempty"`
-	Version   int                `json:"version,omitempty"` // of the job's record
+	Code       delayq.ReasonCode  `json:"code"`
+	Text       string             `json:"text"`
+	Since      stamp              `json:"since,omitzero"`
+	Until      stamp              `json:"until,omitzero"`
+	By         string             `json:"by,omitempty"`
+	Because    string             `json:"because,omitempty"`
+	Action     string             `json:"action,omitempty"`
+	Attempt    int                `json:"attempt,omitempty"`
+	Snoozes    int                `json:"snoozes,omitempty"`
+	Error      *attemptRecord     `json:"error,omitempty"`
+	Server     string             `json:"server,omitempty"`
+	Host       string             `json:"host,omitempty"`
+	Servers    int                `json:"servers,omitempty"`
+	Others     int                `json:"others,omitempty"`
+	Workers    int                `json:"workers,omitempty"`
+	Running    int                `json:"running,omitempty"`
+	Stragglers int                `json:"stragglers,omitempty"`
+	Longest    *runningRecord     `json:"longest,omitempty"`
+	Ahead      int64              `json:"ahead,omitempty"`
+	Keys       int64              `json:"keys,omitempty"` // that take turns
+	More       bool               `json:"more,omitempty"` // there are more ahead
+	PerSecond  float64            `json:"per_second,omitempty"`
+	Wait       seconds            `json:"wait,omitempty"`
+	LoopAge    seconds            `json:"loop_age,omitempty"`
+	Finding    delayq.FindingKind `json:"finding,omitempty"`
+	Refusal    string             `json:"refusal,omitempty"`
+	Used       int64              `json:"used,omitempty"`
+	Limit      int64              `json:"limit,omitempty"`
+	Rate       *rateRecord        `json:"rate,omitempty"`
+	Version    int                `json:"version,omitempty"` // of the job's record
 }
 
 func reasonOf(r *delayq.Reason) reasonRecord {
 	out := reasonRecord{
 		Code: r.Code, Text: r.Text, Since: stamp(r.Since), Until: stamp(r.Until), By: r.By, Because: r.Because, Action: r.Action,
 		Attempt: r.Attempt, Snoozes: r.Snoozes, Server: r.Server, Host: r.Host, Servers: r.Servers, Others: r.Others,
-		Workers: r.Workers, Running: r.Running, Ahead: r.Ahead, Keys: r.Keys, More: r.More, PerSecond: r.PerSecond, Wait: seconds(r.Wait),
+		Workers: r.Workers, Running: r.Running, Stragglers: r.Stragglers, Ahead: r.Ahead, Keys: r.Keys, More: r.More, PerSecond: r.PerSecond, Wait: seconds(r.Wait),
 		LoopAge: seconds(r.LoopAge), Finding: r.Finding, Refusal: r.Refusal, Used: r.Used, Limit: r.Limit, Rate: rateOf(r.Rate), Version: r.Version,
 	}
 	if r.Error != nil {

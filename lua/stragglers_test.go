@@ -1,0 +1,91 @@
+package lua_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/hand"
+	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/settle"
+)
+
+// hastenStragglers makes the time of stragglers come earlier.
+func (h *Hand) hastenStragglers(d time.Duration) {
+	ctx := h.T.Context()
+	for _, entry := range h.RDB.ZRange(ctx, h.Keys.Holders, 0, -1).Val() {
+		at := 1 + int(entry[0]) // behind the key
+		if entry[at] != '1' {
+			continue
+		}
+		till, err := strconv.ParseFloat(entry[at+1:at+18], 64)
+		require.NoError(h.T, err)
+		earlier := entry[:at+1] + fmt.Sprintf("%017.3f", till-float64(d.Milliseconds())) + entry[at+18:]
+		require.NoError(h.T, h.RDB.ZRem(ctx, h.Keys.Holders, entry).Err())
+		require.NoError(h.T, h.RDB.ZAdd(ctx, h.Keys.Holders, redis.Z{Member: earlier}).Err())
+	}
+}
+
+// A job that is cancelled or replaced, or that is given back although its handler goes on, keeps
+// its places in the topic and in its key until a server says that the handler has returned, or
+// until its lease is over. The same ID can come again meanwhile.
+func TestStragglersKeepTheirPlaces(t *testing.T) {
+	cuts := map[string]func(h *Hand, one hand.Held){
+		"cancel": func(h *Hand, one hand.Held) { h.cancel(one.ID) },
+		"replace": func(h *Hand, one hand.Held) {
+			head, tail := h.keyedRecord("+0", "a", 0)
+			r, err := h.TrySend(false, []any{one.ID, head, tail, "r+0"})
+			require.NoError(h.T, err)
+			require.Empty(h.T, r.Text(2), "it is stored")
+		},
+		"return": func(h *Hand, one hand.Held) {
+			require.Equal(h.T, "o", h.Letters([]hand.Held{one}, settle.Row{Verb: settle.Return, Runs: true}))
+		},
+	}
+	for name, cut := range cuts {
+		for place, limits := range map[string]delayq.Limits{"topic": {Running: 1}, "key": {RunningPerKey: 1}, "order": {Ordered: true}} {
+			t.Run(name+", "+place, func(t *testing.T) {
+				eachHand(t, func(t *testing.T, h *Hand) {
+					h.setLimits(limits)
+					for _, told := range []bool{true, false} {
+						h.putKeyed("a", "a1", "a2")
+						one := h.TakeOne("a1")
+						cut(h, one)
+						require.Empty(t, h.takeAll(), "the handler may still run")
+						r, err := h.Run(script.RemoveTopic, h.Series.Next())
+						require.NoError(t, err)
+						require.Equal(t, "1", strings.Fields(r.Text(2))[1], "the topic cannot be removed: %q", r.Text(2))
+						found, _ := h.look(true)
+						require.Empty(t, found, "a straggler is no damage")
+						require.Empty(t, h.takeAll(), "and no check ends it")
+						if told {
+							other := keyEnd{"a", "a1", fmt.Sprint(one.LeaseEnd()-1, ".000")}
+							_, err = h.tryEnds(other)
+							require.NoError(t, err)
+							require.Empty(t, h.takeAll(), "the handler of another lease has returned")
+							_, err = h.tryEnds(keyEnd{"a", "a1", "1.5 " + one.Fence})
+							require.NoError(t, err)
+						} else {
+							h.hastenStragglers(2 * time.Minute)
+							h.hastenRates(2 * time.Minute) // parked too
+							h.Promote()
+						}
+						for range 2 {
+							held := h.takeAll()
+							for _, one := range held {
+								h.ended("a", one)
+							}
+						}
+						require.Zero(t, h.RDB.Exists(t.Context(), h.Keys.Holders, h.Keys.Pool).Val(), "nothing is left")
+					}
+				})
+			})
+		}
+	}
+}
