@@ -417,9 +417,9 @@ func (r *application) operation(info *JobInfo) *commit.Op {
 	return o
 }
 
-// ActOn acts on a job that was read, as the calls about single jobs do, but only if the job is still
-// as it was then: in the same state, and with the same due time, time of burial or time until which
-// it is kept. Otherwise nothing is changed, and the error is an [ErrNotFound] that says so.
+// ActOn acts on a job that was read, as the calls about single jobs do, but only if the job is
+// still as it was then: in the same state, and with the same due time, time of burial or time until
+// which it is kept. Otherwise nothing is changed, and the error is an [ErrNotFound] that says so.
 func (friends) ActOn(ctx context.Context, c *Client, info *JobInfo, a Action) error {
 	o := &commit.Op{Kind: a.kind, Topic: info.Topic, ID: info.ID, Known: known(info), Reason: a.reason}
 	if a.kind == commit.Delete && info.State == StateDead {
