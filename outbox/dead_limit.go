@@ -33,8 +33,10 @@ const (
 	dropPause = time.Minute // between looks at the limit
 )
 
-// drop deletes dead rows that are over the limit.
+// drop deletes dead rows that are over the limit. After an error it is left for the next minute, so
+// that rows are sent in between.
 func (h *holding) drop(ctx context.Context) error {
+	h.drops = time.Now().Add(dropPause)
 	deleted := 0
 	err := h.using(ctx, func(ctx context.Context) error {
 		over, err := h.overLimit(ctx)
@@ -64,8 +66,8 @@ func (h *holding) drop(ctx context.Context) error {
 		h.o.logger.Info("outbox dead rows are within the limit", "shard", h.shard, "deleted", h.dropped)
 		h.dropped = 0
 	}
-	if deleted < dropRows {
-		h.drops = time.Now().Add(dropPause)
+	if deleted == dropRows {
+		h.drops = time.Time{} // there may be more
 	}
 	return nil
 }

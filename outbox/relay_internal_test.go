@@ -380,3 +380,19 @@ func TestDeadRowsOverTheLimit(t *testing.T) {
 	require.NoError(t, h.drop(t.Context()))
 	look(0)
 }
+
+// A relay that cannot look at the dead rows sends rows all the same.
+func TestDeadRowsThatCannotBeRead(t *testing.T) {
+	h, rdb := newHolding(t)
+	h.enqueue(t, "1", 1)
+	_, err := h.db.Exec("ALTER TABLE delayq_outbox_dead RENAME COLUMN refused TO other")
+	require.NoError(t, err)
+	failed := 0
+	for h.enqueued(t, rdb) == "" && failed < 3 {
+		if _, err := h.turn(t.Context()); err != nil {
+			failed++
+		}
+	}
+	require.Equal(t, 1, failed, "the next look is in a minute")
+	require.Equal(t, "1", h.enqueued(t, rdb))
+}
