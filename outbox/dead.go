@@ -25,17 +25,18 @@ func (h *holding) bury(ctx context.Context, tx session, rows []refusal) error {
 		if err != nil {
 			return err
 		}
-		taken, last, err := h.buried(ctx, tx, keys)
+		taken, err := h.buried(ctx, tx, keys)
 		if err != nil {
 			return err
 		}
+		last := int64(0)
 		for _, row := range some {
 			last = max(last, row.seq)
 		}
-		if err := h.copyDead(ctx, tx, "{table}_later", later, taken, &last); err != nil {
+		if err := h.copyDead(ctx, tx, "{table}_later", later, taken, last); err != nil {
 			return err
 		}
-		if err := h.copyDead(ctx, tx, "{table}", here, taken, &last); err != nil {
+		if err := h.copyDead(ctx, tx, "{table}", here, taken, last); err != nil {
 			return err
 		}
 		if len(later) > 0 {
@@ -92,28 +93,28 @@ func (h *holding) whereabouts(ctx context.Context, tx session, rows []refusal, k
 	return later, here, errors.Join(found.Err(), found.Close())
 }
 
-// buried returns which keys dead rows have, and the last key of a dead row if there are any.
-func (h *holding) buried(ctx context.Context, tx session, keys []stored) (taken map[int64]bool, last int64, err error) {
+// buried returns which keys dead rows have.
+func (h *holding) buried(ctx context.Context, tx session, keys []stored) (taken map[int64]bool, err error) {
 	which, args := h.keyed(keys)
-	found, err := tx.QueryContext(ctx, h.query("SELECT seq, (SELECT MAX(seq) FROM {table}_dead) FROM {table}_dead WHERE "+which), args...)
+	found, err := tx.QueryContext(ctx, h.query("SELECT seq FROM {table}_dead WHERE "+which), args...)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	defer found.Close()
 	taken = make(map[int64]bool)
 	for found.Next() {
 		var seq int64
-		if err := found.Scan(&seq, &last); err != nil {
-			return nil, 0, err
+		if err := found.Scan(&seq); err != nil {
+			return nil, err
 		}
 		taken[seq] = true
 	}
-	return taken, last, errors.Join(found.Err(), found.Close())
+	return taken, errors.Join(found.Err(), found.Close())
 }
 
-// copyDead copies refused rows of a table to the dead rows. A row whose key is taken gets the one
-// after the last.
-func (h *holding) copyDead(ctx context.Context, tx session, table string, rows []refusal, taken map[int64]bool, last *int64) error {
+// copyDead copies refused rows of a table to the dead rows, and notes their keys as taken. A row
+// whose key is taken gets one that is greater than last and than those of all dead rows.
+func (h *holding) copyDead(ctx context.Context, tx session, table string, rows []refusal, taken map[int64]bool, last int64) error {
 	if len(rows) == 0 {
 		return nil
 	}
@@ -126,7 +127,12 @@ func (h *holding) copyDead(ctx context.Context, tx session, table string, rows [
 		taken[row.seq] = true
 	}
 	if len(others) > 0 {
-		key, args = given(others, refusal.key, func(refusal) any { *last++; return *last }, "seq")
+		var greatest int64
+		if err := tx.QueryRowContext(ctx, h.query("SELECT MAX(seq) FROM {table}_dead")).Scan(&greatest); err != nil {
+			return err
+		}
+		last = max(last, greatest)
+		key, args = given(others, refusal.key, func(refusal) any { last++; return last }, "seq")
 	}
 	reason, reasons := given(rows, refusal.key, func(r refusal) any { return r.reason }, "''")
 	which, list := h.among(keysOf(rows))

@@ -396,3 +396,36 @@ func TestDeadRowsThatCannotBeRead(t *testing.T) {
 	require.Equal(t, 1, failed, "the next look is in a minute")
 	require.Equal(t, "1", h.enqueued(t, rdb))
 }
+
+// Refused rows whose keys dead rows have, or which have the key of each other, get keys that no
+// dead row has.
+func TestDeadRowsWithKeysThatAreTaken(t *testing.T) {
+	h, _ := newHolding(t)
+	for _, id := range []string{"1", "2", "3"} {
+		h.enqueue(t, id, 1)
+	}
+	for _, statement := range []string{
+		"INSERT INTO delayq_outbox_later (seq, " + rowNames + ", due) SELECT seq, shard, kind, topic, x'6c6174', replaces, due_at, delay_ms, made, record, 0 FROM delayq_outbox WHERE seq = 1",
+		"INSERT INTO delayq_outbox_dead (seq, " + rowNames + ", reason, refused) SELECT seq, " + rowNames + ", 'old', 0 FROM delayq_outbox WHERE seq = 2",
+	} {
+		_, err := h.db.Exec(statement)
+		require.NoError(t, err)
+	}
+	for _, rows := range [][]refusal{
+		{{1, "topic", "lat", "a"}, {1, "topic", "1", "b"}}, {{2, "topic", "2", "c"}, {3, "topic", "3", "d"}, {7, "topic", "gone", "e"}},
+	} {
+		held, err := h.inTx(t.Context(), func(ctx context.Context, tx session) error { return h.bury(ctx, tx, rows) })
+		require.NoError(t, err)
+		require.True(t, held)
+	}
+	dead, err := h.box.Dead(t.Context(), h.db, 0, 10)
+	require.NoError(t, err)
+	var got []string
+	for _, row := range dead {
+		got = append(got, strconv.FormatInt(row.Seq, 10)+" "+row.ID+" "+row.Reason)
+	}
+	require.Equal(t, []string{"1 lat a", "2 2 old", "3 1 b", "8 2 c", "9 3 d"}, got)
+	s, err := h.box.Stats(t.Context(), h.db)
+	require.NoError(t, err)
+	require.Zero(t, s.Later)
+}
