@@ -209,7 +209,7 @@ byte, or the value of --payload. Without both it is empty. The output has the ID
 			if err != nil {
 				return err
 			}
-			if err := library.Note(ctx, client, "enqueue", stored.Topic, stored.ID, "due "+exactTime(stored.Due), 1); err != nil {
+			if err := a.note(ctx, client, "enqueue", stored.Topic, stored.ID, "due "+exactTime(stored.Due), 1); err != nil {
 				return err
 			}
 			record := &enqueuedRecord{refOf(stored.Topic, stored.ID), stamp(stored.Due)}

@@ -108,7 +108,7 @@ func (i *importing) run(ctx context.Context, in io.Reader) error {
 		err = stored
 	}
 	if i.sum.Stored > 0 && !i.dryRun {
-		noted := library.Note(ctx, i.client, "import", i.topic, "", count(i.sum.Duplicates, "duplicate"), int64(i.sum.Stored))
+		noted := i.a.note(ctx, i.client, "import", i.topic, "", count(i.sum.Duplicates, "duplicate"), int64(i.sum.Stored))
 		if err == nil {
 			err = noted
 		}

@@ -60,7 +60,8 @@ at --samples entries of each key, and multiplies. ERROR is how far the estimate 
 tenth of them is away: it is small if the jobs are alike. Of one topic it lists the keys
 and the largest jobs among the first --budget of each state.
 
-The user of Redis needs the right to the command: +memory|usage. Receipts of calls, which
+The user of Redis needs the right to the command, which no role of "delayq acl" has:
+ACL SETUSER delayq-inspector +memory|usage. Receipts of calls, which
 expire within minutes, are left out.`,
 		Example:           "  delayq memory\n  delayq memory mail:welcome --samples 5000",
 		Args:              counted(0, -1, "topics"),
@@ -144,6 +145,9 @@ func (a *app) memoryOf(ctx context.Context, topic string, samples int) (*memoryR
 		}
 		return nil
 	})
+	if err != nil && refused(err) {
+		return nil, &exitCode{exitRefused, "this user of Redis has no right to MEMORY USAGE, which no role has; add it with ACL SETUSER NAME +memory|usage: " + errorText(err)}
+	}
 	if err != nil && !errors.Is(err, redis.Nil) { // a key that does not exist
 		return nil, fmt.Errorf("memory of %s: %w", topic, err)
 	}

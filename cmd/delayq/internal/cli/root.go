@@ -330,6 +330,17 @@ func (a *app) close() {
 // act marks the calls of a context as those of the operator, for the audit.
 func (a *app) act(ctx context.Context) context.Context { return delayq.WithActor(ctx, a.actor) }
 
+// note records an act in the audit that the library does not record. Who may only store jobs has no
+// right to the audit, and is told so.
+func (a *app) note(ctx context.Context, c *delayq.Client, act, topic, id, filter string, n int64) error {
+	err := library.Note(ctx, c, act, topic, id, filter, n)
+	if err != nil && refused(err) {
+		a.say("it is not in the audit: this user of Redis has no right to that")
+		return nil
+	}
+	return err
+}
+
 // counted checks the number of arguments. most below 0 is no limit.
 func counted(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {

@@ -205,7 +205,7 @@ func (a *app) addOnce(cmd *cobra.Command, client *delayq.Client, r *taskAddedRec
 		return err
 	}
 	r.Due = stamp(stored.Due)
-	return library.Note(ctx, client, "enqueue", r.Topic, r.Name, "due "+exactTime(stored.Due), 1)
+	return a.note(ctx, client, "enqueue", r.Topic, r.Name, "due "+exactTime(stored.Due), 1)
 }
 
 // addSchedule stores the schedule of a task.
