@@ -18,6 +18,7 @@ import (
 func TestGroupsForgetTopics(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		ownClient(t)
 		var adds countAdds
 		o := *rdb.(*redis.Client).Options()
 		own := redis.NewClient(&o)

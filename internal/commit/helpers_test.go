@@ -23,6 +23,19 @@ import (
 	"github.com/delayq/delayq/internal/script"
 )
 
+// With DELAYQ_ROLES, these calls are those of the producer, or of the operator if he alone may make
+// them. The roles of other packages' tests are in internal/hand, which imports this package.
+func init() {
+	redistest.RoleOf = func(call redistest.Call) (role, what string) {
+		for _, arg := range call.Cmd.Args() {
+			if key, ok := arg.(string); ok && strings.HasSuffix(key, "}:operator") {
+				return "operator", call.Function
+			}
+		}
+		return "producer", call.Function
+	}
+}
+
 func TestMain(m *testing.M) {
 	redis.SetLogger(noLog{}) // go-redis reports every connection that fails
 	debug.SetGCPercent(400)  // the embedded Redis makes a Lua state for every call
@@ -139,6 +152,7 @@ func holding(t *testing.T, test func(t *testing.T, c *commitTest)) {
 			c.wg.Wait()
 		}()
 		c.rdb = redis.NewClient(redistest.Faulty(rdb, c.fault))
+		redistest.InRoles(t, c.rdb)
 		defer func() { require.NoError(t, c.rdb.Close()) }()
 		c.caller = newCaller(c.rdb, "delayq")
 		// The script is known from here on, so that one flight is one call.
@@ -299,7 +313,16 @@ func (f *failAdds) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
+// ownClient skips a test on a real Redis that closes or hooks its client. With roles, other clients
+// make the calls of that one.
+func ownClient(t testing.TB) {
+	if redistest.Roles() && strings.HasSuffix(t.Name(), "/redis") {
+		t.Skip("with roles, other clients make the calls of the one that this test closes or hooks")
+	}
+}
+
 // loadScripts makes Redis know all scripts, so that no call is made twice for lack of one.
+
 func loadScripts(t testing.TB, rdb redis.UniversalClient) {
 	for _, s := range script.All {
 		require.NoError(t, rdb.ScriptLoad(t.Context(), fmt.Sprint(s.Text)).Err())

@@ -97,6 +97,7 @@ func TestPlainJobThatIsKnown(t *testing.T) {
 		other := newCaller(rdb, c.Prefix)
 		fault := &redistest.Fault{Lose: true, Done: true}
 		lossy := redis.NewClient(redistest.Faulty(rdb, fault))
+		redistest.InRoles(t, lossy)
 		defer func() { require.NoError(t, lossy.Close()) }()
 		c = newCaller(lossy, other.Prefix)
 		fault.Again(fmt.Sprint(script.EnqueueOne.Digest), func() {
@@ -160,6 +161,7 @@ func TestPlainJobThatIsKnownAndNotAskedFor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+				ownClient(t)
 				loadScripts(t, rdb)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
@@ -190,6 +192,7 @@ func TestPlainJobThatIsKnownAndNotAskedFor(t *testing.T) {
 func TestClosedDuringACall(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		ownClient(t)
 		loadScripts(t, rdb)
 		fault := &redistest.Fault{What: fmt.Sprint(script.EnqueueOne.Digest), Lose: true}
 		own := redis.NewClient(redistest.Faulty(rdb, fault))

@@ -193,6 +193,7 @@ func TestFlightOfAllKindsWithALostReply(t *testing.T) {
 		other := newCaller(rdb, redistest.Prefix(t))
 		fault := &redistest.Fault{Lose: true, Done: true}
 		lossy := redis.NewClient(redistest.Faulty(rdb, fault))
+		redistest.InRoles(t, lossy)
 		defer func() { require.NoError(t, lossy.Close()) }()
 		c := newCaller(lossy, other.Prefix)
 		stage(t, c)

@@ -138,6 +138,7 @@ func TestNameIsConfirmedAfterTheCallersContext(t *testing.T) {
 		defer cancel()
 		fault := &redistest.Fault{What: "second", After: cancel}
 		faulty := redis.NewClient(redistest.Faulty(c.rdb, fault))
+		redistest.InRoles(t, faulty)
 		defer func() { require.NoError(t, faulty.Close()) }()
 		faulty.AddHook(&c.adds)
 		c.Redis, c.Scripts.RDB = faulty, faulty
