@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -55,22 +56,26 @@ type Wire struct {
 	dialed  int
 	conns   map[*wireConn]bool
 	most    int // open at a time
+
+	pops     map[string]int // blocking pops in flight, by the key
+	mostPops int            // at a time, of one key
 }
 
 type wireConn struct {
 	wire          *Wire
 	client, redis net.Conn
-	doomed        bool // the reply that comes next is to be lost
-	last          bool // and with it all connections
-	waits         bool // for rush
-	hears         bool // has subscribed
+	doomed        bool   // the reply that comes next is to be lost
+	last          bool   // and with it all connections
+	waits         bool   // for rush
+	hears         bool   // has subscribed
+	pops          string // the key of its blocking pop in flight; empty: none
 	closed        bool
 }
 
 var errNoRoute = errors.New("no route to host")
 
 func NewWire(r *embedded.Redis) *Wire {
-	w := &Wire{redis: r, conns: make(map[*wireConn]bool)}
+	w := &Wire{redis: r, conns: make(map[*wireConn]bool), pops: make(map[string]int)}
 	w.changed = sync.NewCond(&w.mu)
 	return w
 }
@@ -168,6 +173,7 @@ func (c *wireConn) may(part []byte, request bool) bool {
 			w.sent++
 		}
 		c.hears = c.hears || bytes.Contains(part, []byte(Subscribe))
+		c.pop(part)
 		if i := containsAny(part, w.losing); i >= 0 {
 			w.losing = append(w.losing[:i], w.losing[i+1:]...)
 			w.lost++
@@ -184,6 +190,9 @@ func (c *wireConn) may(part []byte, request bool) bool {
 		}
 		c.doomed, c.last = true, true
 	}
+	if !request {
+		c.popped()
+	}
 	if request || !c.doomed {
 		return true
 	}
@@ -193,6 +202,26 @@ func (c *wireConn) may(part []byte, request bool) bool {
 	}
 	return false
 }
+
+// pop notes that a request is a blocking pop. Wire.mu must be held.
+func (c *wireConn) pop(part []byte) {
+	if m := blockingPop.FindSubmatch(part); m != nil {
+		w := c.wire
+		c.pops = string(m[1])
+		w.pops[c.pops]++
+		w.mostPops = max(w.mostPops, w.pops[c.pops])
+	}
+}
+
+// popped notes that no blocking pop is in flight. Wire.mu must be held.
+func (c *wireConn) popped() {
+	if c.pops != "" {
+		c.wire.pops[c.pops]--
+		c.pops = ""
+	}
+}
+
+var blockingPop = regexp.MustCompile(`(?i)\r\nblmove\r\n\$\d+\r\n([^\r]+)\r\n`)
 
 func containsAny(part []byte, texts []string) int {
 	for i, text := range texts {
@@ -206,6 +235,7 @@ func containsAny(part []byte, texts []string) int {
 func (c *wireConn) close() {
 	c.wire.mu.Lock()
 	c.closed = true
+	c.popped()
 	delete(c.wire.conns, c)
 	c.wire.changed.Broadcast()
 	c.wire.mu.Unlock()
@@ -270,6 +300,13 @@ func (w *Wire) MostOpen() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.most
+}
+
+// MostPops returns the most blocking pops of one key that were in flight at a time.
+func (w *Wire) MostPops() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mostPops
 }
 
 // Bytes returns the number of bytes of answers that have passed.
