@@ -1,8 +1,8 @@
 // The options of a job. A new one is written down in these places: a field of record.Options with
 // its encoding (internal/record/options.go, job.go), Job or JobInfo (job.go), a part of a
 // schedule's job (schedule.go, schedule_info.go), a flag and the export of the command line
-// (enqueue.go, export.go, schedule_edit.go, schedule_sync.go of cmd/delayq), the form of the page
-// (web), docs/protocol.md, and wherever it acts.
+// (enqueue.go, export.go, schedule_edit.go, schedule_sync.go of cmd/delayq/internal/cli), the form
+// of the page (web), docs/protocol.md, and wherever it acts.
 
 package delayq
 

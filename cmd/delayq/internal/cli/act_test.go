@@ -157,7 +157,7 @@ func TestYesHasALimit(t *testing.T) {
 func TestFiltersAreNotIgnoredBesideIDs(t *testing.T) {
 	inWorld(t, func(w *world) {
 		for _, flags := range [][]string{
-			{"--state", "dead"}, {"--state", "scheduled"}, {"--key", "nosuch"}, {"--all"}, {"--id-prefix", "order"}, {"--state", "nosuch"}, {"--since", "1h"}, {"--header", "a=b"},
+			{"--key", "nosuch"}, {"--all"}, {"--id-prefix", "order"}, {"--state", "nosuch"}, {"--since", "1h"}, {"--header", "a=b"},
 			{"--state", "scheduled", "--key", "nosuch"},
 		} {
 			r := w.do(append([]string{"cancel", "order:cancel", "order-1"}, flags...)...)
@@ -168,7 +168,7 @@ func TestFiltersAreNotIgnoredBesideIDs(t *testing.T) {
 		}
 		require.Equal(w, delayq.StateScheduled, w.State("order:cancel", "order-1"))
 		require.Equal(w, delayq.StateRunning, w.State("mail:welcome", "long-1"))
-		require.Equal(w, exitUsage, w.do("cancel", "mail:welcome", "long-1", "--state", "scheduled").code)
+		require.Equal(w, exitConflict, w.do("cancel", "mail:welcome", "long-1", "--state", "scheduled").code)
 		require.Equal(w, delayq.StateRunning, w.State("mail:welcome", "long-1"))
 
 		// --key selects jobs, as the other filters do.

@@ -234,6 +234,9 @@ func TestReadOnlyUser(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, client.Schedule(t.Context(), "T", "s", delayq.Every(time.Hour), nil))
 	require.NoError(t, client.Schedule(t.Context(), "T", "t", delayq.Every(time.Hour), nil, delayq.Header("task", "sql x")))
+	_, err = client.Enqueue(t.Context(), "T", "d", nil, delayq.ProcessIn(time.Hour))
+	require.NoError(t, err)
+	require.NoError(t, client.Bury(t.Context(), "T", "d", "dead"))
 
 	for _, role := range []string{"inspector", "operator"} {
 		set := []any{"ACL", "SETUSER"}
