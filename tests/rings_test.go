@@ -247,6 +247,6 @@ func TestTopicsChangeHowTheyWait(t *testing.T) {
 			}
 		}
 		require.Empty(b, log.With("level=ERROR"))
-		require.Equal(b, 1, w.MostPops(), "pops of a topic at a time")
+		require.LessOrEqual(b, w.MostOpen(), 16) // some of them for topics that ask at once whether they have limits
 	})
 }

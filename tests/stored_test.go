@@ -89,7 +89,11 @@ func storeAll(b *queuetest.Bubble) {
 
 	server := queuetest.NewServer(b.RDB, queuetest.Prefix, delayq.Concurrency(2))
 	for _, topic := range storedTopics {
-		must(server.HandlerFunc(topic, handler))
+		workers := 2
+		if topic == "keys" {
+			workers = 3 // one is free for the take that finds that a limit has stopped a key
+		}
+		must(server.HandlerFunc(topic, handler, delayq.Concurrency(workers)))
 	}
 	run, stop := context.WithCancel(b.Context())
 	ended := make(chan error, 1)
@@ -122,7 +126,12 @@ func storeAll(b *queuetest.Bubble) {
 	b.Enqueue("keys", "runs-a", delayq.Key("a"))
 	b.Enqueue("keys", "runs-b", delayq.Key("b"))
 	b.Pass(time.Second)
-	b.Enqueue("keys", "a-2", delayq.Key("a"))
+	_, err := b.Client.EnqueueBatch(ctx, []delayq.NewJob{
+		{Topic: "keys", ID: "a-2", Options: []delayq.JobOption{delayq.Key("a")}},
+		{Topic: "keys", ID: "runs-e", Options: []delayq.JobOption{delayq.Key("e")}},
+		{Topic: "keys", ID: "e-2", Options: []delayq.JobOption{delayq.Key("e")}},
+	})
+	must(err)
 	b.Enqueue("keys", "b-later", delayq.Key("b"), delayq.Priority(-time.Minute), delayq.ProcessIn(20*time.Minute))
 	must(b.Client.PauseKey(ctx, "keys", "c"))
 	must(b.Client.HoldKey(ctx, "keys", "d", 30*time.Minute))
@@ -273,9 +282,8 @@ func TestStoredHasEveryKey(t *testing.T) {
 	}
 }
 
-// laterKeys are keys that the data of a release do not have. Those of v0.1.0 have no lags: it is
-// there for ten minutes at most, and is deleted when no key has a turn.
-var laterKeys = map[string][]string{"v0.1.0": {"lags"}}
+// laterKeys are keys that a release did not have.
+var laterKeys = map[string][]string{}
 
 // This release inspects, checks, repairs and serves what each earlier one has stored. What it sees
 // and does is in golden files.

@@ -15,7 +15,8 @@ local function settings()
   local limited = false
   for i = 1, #entries, 2 do
     local more = string.match(entries[i + 1], '^[1-9]%d*(.*)$') -- than a weight
-    local readable = #entries[i] <= 255 and (more == '' or string.match((more or '') .. ' ', flow_form))
+    local readable = #entries[i] <= 255
+      and (more == '' or string.match((more or '') .. ' ', flow_form))
     if not readable and found(part, entries[i], 'unreadable', true) then
       redis.call('HDEL', rules, entries[i])
     end
