@@ -92,7 +92,8 @@ do
             if redis.call('ZSCORE', lane, spots[n] .. id) and due <= now then
               kept[id] = spots[n]
             end
-          elseif not delayed[n] and not buried[n] and due <= now and not has_key(heads[n]) then
+          elseif not delayed[n] and not buried[n] and due <= now
+            and string.byte(heads[n], 9) % 2 == 1 then -- the new one has no key
             placed[id] = listed > 0 -- otherwise its place was lost
           elseif not delayed[n] and not buried[n] and searched < 20 then
             searched = searched + 1

@@ -38,15 +38,12 @@ local function of_record(place, record)
   return string.sub(place, -8) == string.sub(record, 1, 8)
 end
 
--- has_key reports whether a record, or the head of one, has a key. Those of an even format version
--- have one: all versions have it in the same place, also those that later releases write.
+-- has_key reports whether a record has a key. Those of an even format version have one: all
+-- versions have it in the same place, also those that later releases write.
 local function has_key(record)
-  if (string.byte(record, 9) or 1) % 2 == 1 then
-    return false
-  end
   local mark, size = string.byte(record, 26, 27) -- a malformed record has no key
-  return #record == 11 or mark == 196 and string.byte(record, 28 + size) == 210
-    and #record >= 32 + size
+  return size ~= nil and string.byte(record, 9) % 2 == 0 and mark == 196
+    and string.byte(record, 28 + size) == 210 and #record >= 32 + size
 end
 
 -- placed_at returns a place, of the text before the due time, the head start in ms plus 2^31, and
