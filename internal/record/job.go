@@ -166,9 +166,9 @@ func DueOf(raw string) int64 {
 	return o.Due(at)
 }
 
-// Decode reads a record. With an error it returns the zero Job. With [ErrNewer] it returns what all
-// versions have, as far as it can be read: the nonce, the enqueue time, the key, the head start and
-// whether a schedule made the job.
+// Decode reads a record. With [ErrNewer], or if what follows its enqueue time is damaged, it
+// returns what all versions have, as far as it can be read: the nonce, the enqueue time, the key,
+// the head start and whether a schedule made the job. With any other error it returns the zero Job.
 func Decode(raw string) (Job, error) { return decode(raw, true) }
 
 // DecodeMeta reads the part of a record before its payload. raw can end within the payload.
@@ -179,7 +179,7 @@ func decode(raw string, whole bool) (j Job, err error) {
 		return Job{}, fmt.Errorf("record of %d bytes is too short", len(raw))
 	}
 	if err := headOf(raw); errors.Is(err, ErrNewer) {
-		return decodeNewer(raw), err
+		return decodeCommon(raw), err
 	} else if err != nil {
 		return Job{}, err
 	}
@@ -188,14 +188,14 @@ func decode(raw string, whole bool) (j Job, err error) {
 	}
 	j.Nonce = NonceOf(raw)
 	if err := j.decodeTail(raw[HeadLen+StampLen:], raw[NonceLen] == VersionKeyed, whole); err != nil {
-		return Job{}, fmt.Errorf("decode record: %w", err)
+		return decodeCommon(raw), fmt.Errorf("decode record: %w", err)
 	}
 	j.Options.Scheduled = raw[NonceLen+1]&flagSlot != 0
 	return j, nil
 }
 
-// decodeNewer reads what a record of a later release has where all have it.
-func decodeNewer(raw string) (j Job) {
+// decodeCommon reads what a record of a later release has where all have it.
+func decodeCommon(raw string) (j Job) {
 	j.Nonce = NonceOf(raw)
 	j.Options.Scheduled = raw[NonceLen+1]&flagSlot != 0
 	at, err := decodeStamp(raw[HeadLen:])

@@ -220,7 +220,8 @@ func New(k Taken) (*Run, error) {
 		r.Past = m.Tally
 	}
 	if err != nil {
-		r.Options.Key = rec.Options.Key // of a record of a later release: its key may wait for the end
+		// What waits for the end of the run: jobs of its key, and a slot of its schedule.
+		r.Options.Key, r.Options.Scheduled = rec.Options.Key, rec.Options.Scheduled
 		return r, err
 	}
 	r.Options, r.Size = rec.Options, int32(rec.Size)
