@@ -191,8 +191,8 @@ func (f *Firer) fireDue(ctx context.Context, due int) (again bool, err error) {
 }
 
 // release fires waiting slots whose run has ended. It looks at the schedules whose runs have ended
-// here. Once a tick it also looks at some others in turn: those of a server that crashed before it
-// could look, and those whose job was cancelled while it was not running.
+// here, or of which a message said so. Once a tick it also looks at some others in turn: those of a
+// server that crashed before it could look, and those of a message that was lost.
 func (f *Firer) release(ctx context.Context) (again bool, err error) {
 	if len(f.Ended) > 0 {
 		looked, done, _, err := f.firePage(ctx, placeWaiting, 0, f.Ended[:min(len(f.Ended), callLimit)])

@@ -101,14 +101,25 @@ func (t *Topic) passOn(ctx context.Context, rung bool) {
 	if rung {
 		t.callRing(ctx, 0, CallTimeout)
 	}
-	t.handBack(ctx)
+	t.handBack(ctx, CallTimeout)
+}
+
+// keepRing leaves the ring that the server got to its next take, if there was none that Redis has
+// made.
+func (t *Topic) keepRing(rung bool) {
+	if rung {
+		t.taking.ring.rung.Store(true)
+	}
 }
 
 // stopWaiting takes the name off the list, and passes on what the server was woken for. No take may
 // be in flight, because it could add the name again.
 func (t *Topic) stopWaiting(ctx context.Context, name string) {
-	t.handBack(ctx)
-	if left := time.Until(t.leaveBy()); name != "" && left > 0 {
+	until := t.leaveBy()
+	if left := time.Until(until); left > 0 {
+		t.handBack(ctx, min(left, CallTimeout))
+	}
+	if left := time.Until(until); name != "" && left > 0 {
 		t.callRing(ctx, 1, min(left, CallTimeout))
 	}
 }

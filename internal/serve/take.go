@@ -121,6 +121,7 @@ func (t *Topic) takeStep(ctx, work context.Context, first *taker) loop.Next {
 	}
 	t.rested()
 	if !t.setDefaultLimits(work) {
+		t.keepRing(rung)
 		t.taking.look.keep(asked)
 		return loop.PauseFor(first.slow.Next())
 	}
@@ -143,6 +144,7 @@ func (t *Topic) takeStep(ctx, work context.Context, first *taker) loop.Next {
 	}
 	switch blocks := sought && first.got > 0 && !t.gathersAll() && t.noteBypass(); {
 	case did == takeFailed:
+		t.keepRing(rung)
 		t.unclaim()
 		return loop.PauseFor(pause)
 	case did == takeWait && blocks:

@@ -109,7 +109,7 @@ func (t *Topic) pop(ctx context.Context) error {
 		}
 		if ctx.Err() != nil {
 			t.taking.wait.held.Store(true) // Redis may have moved an ID before it noticed the stop
-			t.handBack(ctx)
+			t.handBack(ctx, CallTimeout)
 			return nil
 		}
 		if errors.Is(err, redis.Nil) {
@@ -128,11 +128,11 @@ func (t *Topic) pop(ctx context.Context) error {
 // handBack puts an ID that a pop of this server may have moved to handoff back into ready. There it
 // wakes a server that blocks. One that stays in handoff waits for a tick, because no take of this
 // server follows at once. If it is an ID of another server, the take of that server finds it too.
-func (t *Topic) handBack(ctx context.Context) {
+func (t *Topic) handBack(ctx context.Context, timeout time.Duration) {
 	if !t.taking.wait.held.Swap(false) {
 		return
 	}
-	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), CallTimeout)
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
 	_ = t.Server.Calls.LMove(call, t.Keys.Handoff, t.Keys.Ready, "RIGHT", "LEFT").Err()
 }
