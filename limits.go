@@ -21,7 +21,8 @@ type Limits struct {
 	// Running is the maximum number of jobs that run at the same time, up to 1,000,000. 0 is no
 	// limit. Redis counts the leases. The place of a job is free when its handler has returned,
 	// also if the job was cancelled or replaced meanwhile. At the latest it is free when the lease
-	// is over: after a crash, or if the handler of such a job ignores its context for that long.
+	// is over: after a crash, or if the handler of such a job ignores its context for that long. A
+	// handler that replaces its own job has that time, and its context is not cancelled.
 	// The same holds for the places of keys, and for Ordered.
 	Running int
 	// Rate is the maximum rate of starts. The zero Rate is no limit.

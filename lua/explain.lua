@@ -102,6 +102,8 @@ if redis.call('ZSCORE', turn, '') and (redis.call('LRANGE', ready, 0, 0)[1] or '
   keys = keys - 1
 end
 
+-- With pcall: a wrong type of what only limits use must not hide the rest.
+local running = redis.pcall('ZLEXCOUNT', holders, '[' .. counts, '(' .. string.char(1))
 return {
   'ok', now,
   record and string.sub(record, 1, cut),
@@ -123,5 +125,5 @@ return {
   keys,
   ending,
   limit,
-  redis.call('ZLEXCOUNT', holders, '[' .. counts, '(' .. string.char(1)),
+  type(running) == 'number' and running or 0,
 }

@@ -162,9 +162,12 @@ end
 -- No server has said that these handlers have returned. Each has an entry of the topic and one of
 -- its key (see prelude/straggler.lua).
 local over, straggler = {}, {}
-for _, entry in ipairs(stragglers) do
-  straggler = {entry, till_of('', entry) or 0}
-  if straggler[2] > now then
+for i, entry in ipairs(stragglers) do
+  local till = till_of('', entry) or 0
+  if till > now or i == limit then -- there may be more
+    straggler = {entry, till}
+  end
+  if till > now then
     break
   end
   local key = string.sub(entry, 21, 20 + (string.byte(entry, 20) or 0))

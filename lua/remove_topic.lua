@@ -63,7 +63,8 @@ if leased > 0 and redis.call('ZSCORE', leases, anchor()) then
 end
 -- The handler of a cancelled job can still run.
 local alive = string.char(0) .. '1' .. string.format('%017.3f', now + 0.001)
-leased = leased + redis.call('ZLEXCOUNT', holders, '[' .. alive, '(' .. string.char(1))
+local stragglers = redis.pcall('ZLEXCOUNT', holders, '[' .. alive, '(' .. string.char(1))
+leased = leased + (type(stragglers) == 'number' and stragglers or 0) -- 0 if it is of a wrong type
 local kept = math.max(redis.call('ZCARD', done), redis.call('HLEN', results))
 local planned = redis.call('HLEN', schedules)
 local answer = 'removed'

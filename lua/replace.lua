@@ -102,6 +102,7 @@ do
         end
       end
       if #running > 0 then
+        redis.call('ZREM', leases, '') -- after a deletion, the script can write at maxmemory
         straggle(holders, sizes, running, ends, left_by)
         release(leases, running)
       end

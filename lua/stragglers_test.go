@@ -12,6 +12,7 @@ import (
 
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/hand"
+	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
 	"github.com/delayq/delayq/internal/settle"
 )
@@ -88,4 +89,53 @@ func TestStragglersKeepTheirPlaces(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A replace at maxmemory keeps the place of the handler that it cuts off.
+func TestStragglerOfAReplaceAtMaxmemory(t *testing.T) {
+	redistest.Need(t)
+	rdb := redistest.Start(t).Client(t)
+	h := NewHand(t, rdb, redistest.Prefix(t), "topic")
+	h.setLimits(delayq.Limits{Ordered: true})
+	h.putKeyed("a", "a1", "a2")
+	h.TakeOne("a1")
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	head, tail := h.keyedRecord("+0", "a", 0)
+	r, err := h.TrySend(false, []any{"a1", head, tail, "r+0"})
+	require.NoError(t, err)
+	require.Empty(t, r.Text(2), "it is stored")
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	require.Empty(t, h.takeAll(), "the handler may still run")
+}
+
+// A check restores the note that a topic has limits.
+func TestCheckRestoresTheNoteOfLimits(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.setLimits(delayq.Limits{Running: 1})
+		h.Put("+0", "a1", "a2")
+		require.NoError(t, h.RDB.HDel(t.Context(), h.Keys.Sizes, "limits").Err())
+		h.look(true)
+		h.cancel(h.TakeOne("a1").ID)
+		require.Empty(t, h.takeAll(), "the handler may still run")
+	})
+}
+
+// Holders of a wrong type hide nothing, and keep no server from telling which runs have ended.
+func TestHoldersOfAWrongType(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ctx := t.Context()
+		h.Put("+0", "a")
+		require.NoError(t, h.RDB.Set(ctx, h.Keys.Holders, "x", 0).Err())
+		_, err := h.client().insp.Explain(ctx, "topic", "a")
+		require.NoError(t, err)
+		for _, key := range []string{"", "k"} {
+			_, err = h.tryEnds(keyEnd{key, "a", "1.5"})
+			require.NoError(t, err)
+		}
+		_, err = h.TryCancel("a")
+		require.NoError(t, err)
+		r, err := h.Run(script.RemoveTopic, h.Series.Next())
+		require.NoError(t, err)
+		require.Equal(t, "removed", r.Text(2))
+	})
 }

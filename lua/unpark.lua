@@ -61,10 +61,12 @@ else
     keys[#keys + 1] = scores[i] and key or nil
   end
 end
-if #over > 0 and redis.call('ZREM', holders, unpack(over)) > 0 then
+-- With pcall: holders of a wrong type has no places. A check finds it.
+local freed = #over > 0 and redis.pcall('ZREM', holders, unpack(over))
+if type(freed) == 'number' and freed > 0 then
   nudge(channel, 'resume', topic, 1, '')
 end
-if #gone > 0 then
+if #gone > 0 and type(redis.pcall('ZCARD', holders)) == 'number' then
   redis.call('ZREM', holders, unpack(gone))
   sweep(holders, leases, keyed)
 end

@@ -185,3 +185,45 @@ func TestStragglerOfAStoppedServer(t *testing.T) {
 		})
 	}
 }
+
+// serveOne serves a topic that gets a limit of one running job if it has no limits.
+func serveOne(b *queuetest.Bubble, h delayq.HandlerFunc) {
+	queuetest.ServeMany(b.T, b.RDB, queuetest.Prefix, func(server *delayq.Server) {
+		require.NoError(b, server.HandlerFunc("a", h, delayq.DefaultLimits(delayq.Limits{Running: 1})))
+	}, delayq.Lease(time.Hour))
+}
+
+// Limits that are set while a job runs count its handler once the job is cancelled. The place is
+// free when the handler returns, also if its server does not know of the limits yet.
+func TestStragglerUnderNewLimits(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		s := newStubborn()
+		b.Serve("a", s.handler(time.Second), delayq.Lease(time.Hour))
+		b.Enqueue("a", "first")
+		b.Pass(time.Second)
+		serveOne(b, s.handler(0))
+		b.Pass(time.Second)
+		_, err := b.Client.Dequeue(b.Context(), "a", "first")
+		require.NoError(b, err)
+		b.Enqueue("a", "next")
+		b.Pass(2 * time.Second)
+		started, returned := s.at("next")
+		require.WithinDuration(b, returned, started, time.Second)
+		require.False(b, started.Before(returned))
+		require.Zero(b, b.RDB.Exists(b.Context(), queuetest.Prefix+":{a}:holders").Val(), "nothing is left")
+	})
+}
+
+// DefaultLimits beside limits that somebody has taken away make no straggler.
+func TestNoStragglerWithoutLimits(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		require.NoError(b, b.Client.SetLimits(b.Context(), "a", delayq.Limits{}))
+		serveOne(b, newStubborn().handler(time.Second))
+		b.Enqueue("a", "first")
+		b.Pass(time.Second)
+		_, err := b.Client.Dequeue(b.Context(), "a", "first")
+		require.NoError(b, err)
+		require.Zero(b, b.RDB.Exists(b.Context(), queuetest.Prefix+":{a}:holders").Val())
+		b.Pass(2 * time.Second)
+	})
+}

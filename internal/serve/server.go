@@ -327,22 +327,31 @@ func (s *Server) cutOff(handled <-chan struct{}) {
 	s.Log.Warn("handlers abandoned", "count", abandoned, "err", "they did not return when their contexts were cancelled")
 }
 
-// flush waits until all results are recorded in Redis, for at most d.
+// flush waits until all results are recorded in Redis, for at most d. Then it waits until Redis
+// knows which handlers have returned, for at most the time of a call.
 func (s *Server) flush(d time.Duration) {
+	until := time.Now().Add(d)
+	if !s.settled(false, d) {
+		s.Log.Error("jobs not settled", "count", s.owned(), "err", "could not record results in Redis; these jobs run again when their leases expire")
+		return
+	}
+	if !s.settled(true, min(max(time.Until(until), settleGrace), CallTimeout)) {
+		s.Log.Warn("ends of runs not recorded", "err", "could not tell Redis which handlers have returned; jobs that wait for their places start when the leases are over")
+	}
+}
+
+// settled waits until all topics are settled, for at most d. See [Topic.settled].
+func (s *Server) settled(told bool, d time.Duration) bool {
 	deadline := time.NewTimer(d)
 	defer deadline.Stop()
 	for _, t := range s.Topics.all() {
 		select {
-		case <-t.settled():
+		case <-t.settled(told):
 		case <-deadline.C:
-			if s.owned() == 0 {
-				s.Log.Warn("ends of runs not recorded", "err", "could not tell Redis which handlers have returned; jobs that wait for their places start when the leases are over")
-				return
-			}
-			s.Log.Error("jobs not settled", "count", s.owned(), "err", "could not record results in Redis; these jobs run again when their leases expire")
-			return
+			return false
 		}
 	}
+	return true
 }
 
 // owned returns the number of jobs that belong to this server.

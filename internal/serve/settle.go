@@ -18,6 +18,7 @@ func (t *Topic) settleStep(ctx context.Context, k *settler, least int) loop.Next
 		clear(k.list) // do not retain settled jobs
 		t.Mu.Lock()
 		k.list = t.Outcomes.Gather(k.list[:0], least)
+		t.ended.settling += len(k.list)
 		t.Mu.Unlock()
 		switch {
 		case len(k.list) > 0:
@@ -44,6 +45,7 @@ func (t *Topic) settleStep(ctx context.Context, k *settler, least int) loop.Next
 	if stopped := ctx.Err() != nil; stopped || !k.doubt {
 		t.Mu.Lock()
 		t.Outcomes.PutBack(k.list)
+		t.ended.settling -= len(k.list)
 		t.Mu.Unlock()
 		k.number, k.doubt = "", false
 		if stopped {
@@ -53,12 +55,16 @@ func (t *Topic) settleStep(ctx context.Context, k *settler, least int) loop.Next
 	return loop.PauseFor(k.slow.Next())
 }
 
-// noteEnds remembers that the handlers of these runs have returned. letters say which jobs were not
-// theirs any more: the message about that may have been lost.
+// noteEnds remembers that the handlers of these runs have returned, but for those that are given
+// back while they run. letters say which jobs were not theirs any more: the message about that may
+// have been lost.
 func (t *Topic) noteEnds(list []settle.Row, letters string) {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
 	for i, r := range list {
+		if r.Runs {
+			continue // endLocked notes it
+		}
 		if i < len(letters) && letters[i] != script.LetterOurs {
 			t.noteStragglerLocked(r.Run)
 		}
@@ -94,6 +100,9 @@ func (t *Topic) settle(ctx context.Context, series, number string, list []settle
 		told = t.passPlaces(ctx)
 	}
 	t.Mu.Lock()
+	if err == nil {
+		t.ended.settling -= len(list)
+	}
 	for i := range list {
 		r := list[i].Run
 		r.Settling = false

@@ -79,10 +79,11 @@ type taking struct {
 
 // endedRuns are runs that have ended, for those that wait for that.
 type endedRuns struct {
-	runs      []runEnd        // for the unpark script
-	telling   int             // how many of them are in calls in flight
-	schedules fire.Ended      // for the firer
-	settled   []chan struct{} // see Topic.settled
+	runs      []runEnd      // for the unpark script
+	telling   int           // how many of them are in calls in flight
+	schedules fire.Ended    // for the firer
+	settling  int           // how many rows are in calls in flight
+	settled   []settledWait // see Topic.settled
 }
 
 // vital is what a heartbeat says of the loops.

@@ -153,7 +153,7 @@ func (t *Topic) remove(ctx context.Context) (err error) {
 	case <-fetched:
 	case <-ctx.Done():
 	}
-	settled := t.settled()
+	settled := t.settled(true)
 	select {
 	case <-settled:
 	case <-t.stay.base.Done(): // the server has stopped, and given up

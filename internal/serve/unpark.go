@@ -53,11 +53,10 @@ func (t *Topic) noteEndLocked(r *run.Run) {
 
 // noteStragglerLocked remembers that the handler of a job that is no longer this server's has
 // returned, or will not be called. If the job was cancelled or replaced, it keeps its places in the
-// limits of the topic and of its key until Redis knows that.
+// limits of the topic and of its key until Redis knows that. The limits can be newer than what this
+// server knows of them.
 func (t *Topic) noteStragglerLocked(r *run.Run) {
-	if w := &t.Workers; w.Bounded || w.Places || w.KeysLimited {
-		t.addEndLocked(runEnd{r.Options.Key, r.ID, r.Fence.String()})
-	}
+	t.addEndLocked(runEnd{r.Options.Key, r.ID, r.Fence.String()})
 }
 
 func (t *Topic) addEndLocked(e runEnd) {
@@ -116,25 +115,35 @@ func (t *Topic) unpark(ctx context.Context) error {
 	}
 }
 
-// settled returns a channel that is closed once this server owns no job of the topic, and Redis
-// knows of all runs that have ended.
-func (t *Topic) settled() <-chan struct{} {
+// A settledWait is somebody who waits for a topic to settle.
+type settledWait struct {
+	told bool          // Redis must also know of all runs that have ended
+	over chan struct{} // closed then
+}
+
+// settled returns a channel that is closed once this server owns no job of the topic, and with told
+// once Redis also knows of all runs that have ended.
+func (t *Topic) settled(told bool) <-chan struct{} {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
-	c := make(chan struct{})
-	t.ended.settled = append(t.ended.settled, c)
+	w := settledWait{told, make(chan struct{})}
+	t.ended.settled = append(t.ended.settled, w)
 	t.closeSettledLocked()
-	return c
+	return w.over
 }
 
 func (t *Topic) closeSettledLocked() {
-	if len(t.owned.Runs)+len(t.ended.runs)+t.ended.telling > 0 {
+	if len(t.owned.Runs) > 0 {
 		return
 	}
-	for _, c := range t.ended.settled {
-		close(c)
-	}
-	t.ended.settled = nil
+	owed := len(t.ended.runs) + t.ended.telling + len(t.Outcomes.Rows) + t.ended.settling
+	t.ended.settled = slices.DeleteFunc(t.ended.settled, func(w settledWait) bool {
+		over := !w.told || owed == 0
+		if over {
+			close(w.over)
+		}
+		return over
+	})
 }
 
 // UnparkAll gives a turn to every key of a topic that is parked by its limits. Takes park

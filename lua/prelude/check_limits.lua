@@ -26,6 +26,11 @@ local function settings()
   if limited and repair == '1' and (tonumber(noted or 0) or 0) < 1 then
     redis.call('HDEL', meta, '') -- after a deletion, the script can write at maxmemory
     redis.call('HSET', meta, 'limited', redis.call('HLEN', rules)) -- at least as many as there are
+  end
+  local set = repair == '1' and redis.call('HGET', meta, 'flow')
+  if repair == '1' and (limited or string.find(set or '', '[1-9]'))
+    and redis.call('HEXISTS', sizes, 'limits') == 0 then
+    redis.call('HDEL', meta, '')
     redis.call('HSET', sizes, 'limits', 1)
   end
 end
