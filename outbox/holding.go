@@ -47,6 +47,7 @@ type holding struct {
 	till    time.Time // when the lease should be extended
 	trims   time.Time // when kept rows should be trimmed
 	drops   time.Time // when dead rows should be looked at
+	census  census    // of dead rows
 	dropped int       // dead rows that were deleted since they were within the limit
 	odd     int       // 1 in every other plan
 	beat    atomic.Int64
@@ -92,7 +93,7 @@ func (h *holding) turn(ctx context.Context) (wait time.Duration, err error) {
 		}
 	}
 	if h.shard == 0 && time.Now().After(h.drops) {
-		if err := h.drop(ctx); err != nil {
+		if err := h.drop(ctx); err != nil || h.number == 0 {
 			return 0, h.lose(err)
 		}
 	}
@@ -252,6 +253,7 @@ func (h *holding) take(ctx context.Context) (held bool, err error) {
 		return false, fmt.Errorf("shard %d: %w", h.shard, err)
 	}
 	h.proven, h.failures = false, 0
+	h.census = census{halved: h.census.halved} // another relay may have deleted rows
 	h.ahead, h.passed, h.amiss = nil, passed{}, ""
 	h.sent, h.stuck = nil, time.Time{}
 	if h.plan, err = h.load(ctx, rows); err != nil {

@@ -116,15 +116,21 @@ func (e *ending) unrefused(rows []stored) []stored {
 func (h *holding) remove(ctx context.Context, tx session, rows []stored) error {
 	for table, some := range byTable(rows) {
 		which, args := h.among(some)
-		drop := "DELETE FROM " + table + " WHERE " + which
-		if h.box.dialect == MySQL {
-			// By the list alone InnoDB can scan the table, and then waits for rows that other
-			// transactions have not committed yet. This looks up each key.
-			drop = "DELETE o FROM JSON_TABLE('[" + list(some) + "]', '$[*]' COLUMNS (seq BIGINT PATH '$')) AS p STRAIGHT_JOIN " + table + " AS o ON o.seq = p.seq"
-		}
-		if _, err := tx.ExecContext(ctx, h.query(drop), args...); err != nil {
+		if err := h.erase(ctx, tx, table, some, which, args); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// erase deletes rows of a table, for which there is a condition too.
+func (h *holding) erase(ctx context.Context, tx session, table string, rows []stored, which string, args []any) error {
+	drop := "DELETE FROM " + table + " WHERE " + which
+	if h.box.dialect == MySQL {
+		// By the list alone InnoDB can scan the table, and then waits for rows that other
+		// transactions have not committed yet. This looks up each key.
+		drop = "DELETE o FROM JSON_TABLE('[" + list(rows) + "]', '$[*]' COLUMNS (seq BIGINT PATH '$')) AS p STRAIGHT_JOIN " + table + " AS o ON o.seq = p.seq"
+	}
+	_, err := tx.ExecContext(ctx, h.query(drop), args...)
+	return err
 }

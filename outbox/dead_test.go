@@ -1,0 +1,92 @@
+package outbox_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/outbox"
+)
+
+// bury writes n dead rows with every seventh key.
+func (w *world) bury(n int) {
+	w.Helper()
+	numbers := map[outbox.Dialect]string{
+		outbox.Postgres: "SELECT n FROM generate_series(1, %d) AS g(n)",
+		outbox.MySQL:    "SELECT seq AS n FROM seq_1_to_%d",
+		outbox.SQLite:   "WITH RECURSIVE g(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM g WHERE n < %d) SELECT n FROM g",
+	}
+	_, err := w.db.Exec("INSERT INTO delayq_outbox_dead (seq, shard, kind, topic, id, replaces, due_at, delay_ms, made, record, reason, refused) " +
+		fmt.Sprintf("SELECT n * 7, 0, 1, 'topic', '1', '', 0, 0, 0, 'record', 'why', %d FROM (", time.Now().UnixMilli()) +
+		fmt.Sprintf(numbers[w.dialect], n) + ") AS numbers")
+	require.NoError(w, err)
+}
+
+// buried waits until there are n dead rows, and returns the lowest key.
+func (w *world) buried(n int) (least int64) {
+	w.Helper()
+	require.Eventually(w, func() bool {
+		var found int
+		err := w.db.QueryRow("SELECT COUNT(*), COALESCE(MIN(seq), 0) FROM delayq_outbox_dead").Scan(&found, &least)
+		return err == nil && found == n
+	}, time.Minute, time.Millisecond)
+	return least
+}
+
+// A relay that finds out whether there are too many dead rows reads a bounded number of them in a
+// statement, and so does one that deletes some.
+func TestLooksAtDeadRowsAreBounded(t *testing.T) {
+	eachWorld(t, func(w *world) {
+		w.bury(30_000)
+		if w.dialect == outbox.MySQL { // a server that tells how many rows a statement has read
+			for _, setting := range []string{"log_output = 'TABLE'", "long_query_time = 0", "slow_query_log = 1"} {
+				_, err := w.db.Exec("SET GLOBAL " + setting)
+				require.NoError(w, err)
+			}
+			w.db.SetMaxIdleConns(0) // so that all connections have the setting
+			defer func() { _, _ = w.db.Exec("SET GLOBAL slow_query_log = 0") }()
+		}
+		stop := w.relay(outbox.DeadLimit(25_000, time.Hour))
+		require.EqualValues(w, 5_001*7, w.buried(25_000))
+		stop()
+		if w.dialect != outbox.MySQL {
+			return
+		}
+		var most int
+		var text string
+		require.NoError(w, w.db.QueryRow("SELECT rows_examined, sql_text FROM mysql.slow_log WHERE sql_text LIKE '%outbox_dead%' AND sql_text NOT LIKE 'SELECT COUNT(*), COALESCE(MIN(seq), 0) FROM delayq_outbox_dead' "+
+			"ORDER BY rows_examined DESC LIMIT 1").Scan(&most, &text))
+		require.Less(w, most, 25_000, text)
+		require.Positive(w, most)
+	})
+}
+
+// Dead rows that an open transaction of somebody else has locked hold up neither the rows that wait
+// nor the deletion of others.
+func TestLockedDeadRowsHoldUpNothing(t *testing.T) {
+	eachWorld(t, func(w *world) {
+		if w.dialect == outbox.SQLite {
+			w.Skip("a transaction that writes locks the whole database")
+		}
+		w.bury(50)
+		tx, err := w.db.BeginTx(w.Context(), nil)
+		require.NoError(w, err)
+		defer func() { _ = tx.Rollback() }()
+		for _, seq := range []int64{5 * 7, 45 * 7} { // over the limit, and not
+			found, err := w.ob.Discard(context.Background(), tx, seq)
+			require.NoError(w, err)
+			require.True(w, found)
+		}
+		log := new(diary)
+		_, stop := w.run(w.db, w.client, outbox.DeadLimit(20, time.Hour), outbox.Lease(10*time.Minute), log.option())
+		defer stop()
+		require.EqualValues(w, 5*7, w.buried(21))
+		w.enqueue(w.db, "job")
+		w.drained()
+		require.Equal(w, []string{"job"}, w.jobs("topic"))
+		require.NotContains(w, log.String(), "outbox relay waits")
+	})
+}
