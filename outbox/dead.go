@@ -39,11 +39,12 @@ func (h *holding) bury(ctx context.Context, tx session, rows []refusal) error {
 		if err := h.copyDead(ctx, tx, "{table}", here, taken, last); err != nil {
 			return err
 		}
-		if len(later) > 0 {
-			which, args := h.among(keysOf(later))
-			if _, err := tx.ExecContext(ctx, h.query("DELETE FROM {table}_later WHERE "+which), args...); err != nil {
-				return err
-			}
+		gone := keysOf(later)
+		for i := range gone {
+			gone[i].later = true
+		}
+		if err := h.remove(ctx, tx, gone); err != nil {
+			return err
 		}
 	}
 	return nil

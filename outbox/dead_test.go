@@ -2,12 +2,14 @@ package outbox_test
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/outbox"
 )
 
@@ -88,5 +90,38 @@ func TestLockedDeadRowsHoldUpNothing(t *testing.T) {
 		w.drained()
 		require.Equal(w, []string{"job"}, w.jobs("topic"))
 		require.NotContains(w, log.String(), "outbox relay waits")
+	})
+}
+
+// Rows beyond the horizon that Redis refuses go to the dead rows while a transaction has locked
+// such a row of another shard.
+func TestRefusedLaterRowsWaitForNoOthers(t *testing.T) {
+	eachWorld(t, func(w *world) {
+		if w.dialect == outbox.SQLite {
+			w.Skip("a transaction that writes locks the whole database")
+		}
+		stop := w.relay(outbox.Horizon(time.Hour))
+		var ids []string
+		for i := range 10 {
+			ids = append(ids, fmt.Sprint(i))
+			w.enqueue(w.db, ids[i], delayq.ProcessIn(2*time.Hour))
+		}
+		w.left(func(s outbox.Stats) bool { return s.Rows == 0 && s.Later == 10 })
+		stop()
+		for _, id := range ids {
+			_, err := w.client.Enqueue(w.Context(), "topic", id, nil)
+			require.NoError(w, err)
+		}
+		_, err := w.db.Exec("INSERT INTO delayq_outbox_later (seq, shard, kind, topic, id, replaces, due_at, delay_ms, made, record, due) " +
+			"SELECT seq + 100, 1, kind, topic, id, replaces, due_at, delay_ms, made, record, due FROM delayq_outbox_later")
+		require.NoError(w, err)
+		w.tx(func(tx *sql.Tx) {
+			var seq int64
+			require.NoError(w, tx.QueryRow("SELECT MIN(seq) FROM delayq_outbox_later WHERE shard = 1").Scan(&seq))
+			_, err := tx.Exec(fmt.Sprint("UPDATE delayq_outbox_later SET made = made + 1 WHERE seq = ", seq)) // by its key, which locks no other
+			require.NoError(w, err)
+			w.run(w.db, w.client, outbox.Lease(10*time.Minute))
+			w.buried(10)
+		})
 	})
 }
