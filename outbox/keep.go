@@ -303,7 +303,7 @@ func (r *resending) plan(ctx context.Context, since, before int64) (list []kept,
 		if rows, _, err = r.outline(ctx, r.conn, "{table}_sent", "WHERE shard = ? AND sent = ? ORDER BY seq DESC", r.shard, at); err != nil {
 			return err
 		}
-		rows, err = r.fill(ctx, r.conn, "{table}_sent", " AND sent = "+strconv.FormatInt(at, 10), rows, math.MaxInt64)
+		rows, err = r.fill(ctx, r.conn, "{table}_sent", fmt.Sprintf(" AND shard = %d AND sent = %d", r.shard, at), rows, math.MaxInt64)
 		return err
 	})
 	if err != nil || len(rows) == 0 {
