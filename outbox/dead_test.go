@@ -125,3 +125,56 @@ func TestRefusedLaterRowsWaitForNoOthers(t *testing.T) {
 		})
 	})
 }
+
+// A dead row that somebody deletes while it is revived is not written.
+func TestReviveBesideADeletion(t *testing.T) {
+	eachWorld(t, func(w *world) {
+		waits := map[outbox.Dialect]string{
+			outbox.Postgres: "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+			outbox.MySQL:    "SELECT COUNT(*) FROM information_schema.innodb_lock_waits",
+		}[w.dialect]
+		if waits == "" {
+			w.Skip("transactions that write come one after the other")
+		}
+		w.bury(3)
+		begin := func() *sql.Tx {
+			tx, err := w.db.BeginTx(w.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+			require.NoError(w, err)
+			w.Cleanup(func() { _ = tx.Rollback() })
+			return tx
+		}
+		one, other := begin(), begin()
+		found, err := w.ob.Discard(w.Context(), one, 7)
+		require.NoError(w, err)
+		require.True(w, found)
+		failed := make(chan error, 1)
+		go func() {
+			var err error
+			found, err = w.ob.Revive(w.Context(), other, 7)
+			failed <- err
+		}()
+		require.Eventually(w, func() bool {
+			var n int
+			err := w.db.QueryRow(waits).Scan(&n)
+			return err == nil && n > 0
+		}, time.Minute, 10*time.Millisecond)
+		require.NoError(w, one.Commit())
+		require.NoError(w, <-failed)
+		require.False(w, found)
+		require.NoError(w, other.Commit())
+		s, err := w.ob.Stats(w.Context(), w.db)
+		require.NoError(w, err)
+		require.Zero(w, s.Rows)
+		require.EqualValues(w, 2, s.Dead)
+
+		w.tx(func(tx *sql.Tx) {
+			found, err := w.ob.Revive(w.Context(), tx, 14)
+			require.NoError(w, err)
+			require.True(w, found)
+		})
+		s, err = w.ob.Stats(w.Context(), w.db)
+		require.NoError(w, err)
+		require.EqualValues(w, 1, s.Rows)
+		require.EqualValues(w, 1, s.Dead)
+	})
+}

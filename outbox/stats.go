@@ -78,12 +78,23 @@ func (b *Outbox) Revive(ctx context.Context, tx Execer, seq int64) (bool, error)
 		return false, fmt.Errorf("outbox: revive row %d: %w", seq, err)
 	}
 	h := &holding{Relay: &Relay{box: b}}
-	result, err := tx.ExecContext(ctx, h.query("INSERT INTO {table} ("+rowNames+") SELECT "+rowNames+" FROM {table}_dead WHERE seq = ?"), seq)
+	// Somebody else may delete the row meanwhile, so it is locked or deleted before it is written.
+	write := "INSERT INTO {table} (" + rowNames + ") SELECT " + rowNames + " FROM "
+	from := "{table}_dead WHERE seq = ?"
+	switch b.dialect {
+	case Postgres:
+		write = "WITH gone AS (DELETE FROM " + from + " RETURNING " + rowNames + ") " + write + "gone"
+	case MySQL:
+		write += from + " FOR UPDATE"
+	default: // a transaction that writes has all rows
+		write += from
+	}
+	result, err := tx.ExecContext(ctx, h.query(write), seq)
 	if err != nil {
 		return false, fmt.Errorf("outbox: revive row %d: %w", seq, b.explain(err))
 	}
-	if n, err := result.RowsAffected(); err != nil || n == 0 {
-		return false, err
+	if n, err := result.RowsAffected(); err != nil || n == 0 || b.dialect == Postgres {
+		return n > 0 && err == nil, err
 	}
 	return b.Discard(ctx, tx, seq)
 }
