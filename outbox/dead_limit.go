@@ -11,9 +11,11 @@ import (
 )
 
 // DeadLimit sets how many dead rows of an outbox are kept, and for how long. Rows over the limit
-// are deleted for good, those with the lowest keys first: their calls are never made. The relay
-// that holds shard 0 looks every minute. It logs a warning when it begins to delete rows, and a
-// line with their number when none are left over the limit. [RelayState] has their number too.
+// are deleted for good, those with the lowest keys first: their calls are never made. These are the
+// oldest ones, unless keys have started again. The age counts by the clock of the database, so a
+// clock that jumps ahead by the age makes all rows of before too old. The relay that holds shard 0
+// looks every minute. It logs a warning when it begins to delete rows, and a line with their number
+// when none are left over the limit. [RelayState] has their number too.
 //
 // Of the age, a look reads the 1,000 dead rows with the lowest keys. A row that was refused late,
 // because it was beyond a [Horizon], can keep rows with greater keys for longer than age. The

@@ -340,8 +340,8 @@ func (before) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 	return next
 }
 
-// Dead rows over the limit are deleted, the oldest ones first. That is logged when it begins and
-// when it ends.
+// Dead rows over the limit are deleted, those with the lowest keys first. That is logged when it
+// begins and when it ends.
 func TestDeadRowsOverTheLimit(t *testing.T) {
 	var log strings.Builder
 	h, _ := newHolding(t, DeadLimit(1500, time.Hour), Logger(slog.New(slog.NewTextHandler(&log, nil))))

@@ -88,7 +88,8 @@ whose tables have the same name in several databases.
 --dead lists the rows that Redis has refused, and ends. --revive writes one of them once
 more, by its key, or all of them, and --discard deletes it. With --drop-duplicates a
 second row of an ID whose job has not finished is deleted and not refused. Of dead rows
-over --dead-rows, or older than --dead-age, the oldest ones are deleted.
+over --dead-rows, or older than --dead-age by the clock of the database, those with the
+lowest keys are deleted. They are the oldest ones, unless keys have started again.
 
 SIGINT and SIGTERM end the batch in progress, and the relay with exit code 0.`,
 		Example: `  delayqd relay --schema --dialect postgres
