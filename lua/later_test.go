@@ -16,6 +16,7 @@ import (
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/serve"
 	"github.com/delayq/delayq/internal/settle"
 )
 
@@ -245,6 +246,143 @@ func TestPruneOfLargeDeadJobs(t *testing.T) {
 			require.Equal(t, want.more, r.Number(7))
 		}
 	})
+}
+
+// A prune goes on where the last one has ended, past jobs of a later release that are too large or
+// too many for one call. Here l is a small one of a later release, L a large one, o one of this
+// release, and old ones are before the colon.
+func TestPruneGoesOnPastJobsOfALaterRelease(t *testing.T) {
+	some := func(what string, n int) string { return strings.Repeat(what, n) }
+	for name, c := range map[string]struct {
+		dead        string
+		most, limit int
+		want        [][3]int64 // dead, more, next
+		left        string
+	}{
+		"too large": {"LL" + some("o", 10), 0, 500, [][3]int64{{0, 1, 1}, {10, 0, 0}, {0, 1, 1}, {0, 0, 0}}, "LL"},
+		"too many": {
+			some("l", serve.PruneLimit) + some("o", 10), 0, serve.PruneLimit,
+			[][3]int64{{0, 1, serve.PruneLimit}, {10, 0, 0}, {0, 0, 0}}, some("l", serve.PruneLimit),
+		},
+		"a mix":           {"lolololo", 5, 3, [][3]int64{{1, 1, 2}, {2, 0, 0}, {0, 0, 0}}, "llllo"},
+		"a mix in size":   {"oLoLoo", 3, 500, [][3]int64{{2, 1, 1}, {1, 0, 0}, {0, 0, 0}}, "LLo"},
+		"by age":          {"llolo:lo", 9, 2, [][3]int64{{0, 1, 2}, {1, 1, 3}, {1, 0, 0}, {0, 1, 2}, {0, 0, 0}}, "lll:lo"},
+		"by age, by rank": {"lo:loo", 2, 500, [][3]int64{{1, 1, 1}, {2, 0, 0}, {0, 0, 0}}, "l:l"},
+		"all later":       {"lll", 1, 2, [][3]int64{{0, 1, 2}, {0, 0, 0}, {0, 1, 2}}, "lll"},
+		"none too many":   {"llooo", 5, 2, [][3]int64{{0, 0, 0}}, "llooo"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachHand(t, func(t *testing.T, h *Hand) {
+				h.layDead(c.dead)
+				var from int64
+				for i, want := range c.want {
+					r, err := h.TryPruneFrom(from, c.most, time.Hour, c.limit)
+					require.NoError(t, err)
+					require.Equal(t, want, [3]int64{r.Number(2), r.Number(7), r.Number(8)}, "call %d", i)
+					if from = r.Number(8); from == 0 { // the end of a walk
+						require.Equal(t, c.left, h.laidDead(), "call %d", i)
+					}
+					again, err := h.Last()
+					require.NoError(t, err)
+					require.Equal(t, r[2:], again[2:], "call %d, after its reply was lost", i)
+				}
+			})
+		})
+	}
+}
+
+// layDead makes dead jobs: see TestPruneGoesOnPastJobsOfALaterRelease. Their IDs are in order.
+func (h *Hand) layDead(kinds string) {
+	h.T.Helper()
+	ctx := h.T.Context()
+	at := time.Now().UnixMilli()
+	if strings.Contains(kinds, ":") {
+		at -= 2 * time.Hour.Milliseconds()
+	}
+	var dead []redis.Z
+	var records []string
+	for i, kind := range kinds {
+		raw, id := "12345678\x01", fmt.Sprintf("%c%04d", kind, i)
+		switch kind {
+		case ':':
+			at = time.Now().UnixMilli()
+			continue
+		case 'l':
+			raw = "12345678\x03"
+		case 'L':
+			raw = "12345678\x04" + strings.Repeat("x", 600<<10)
+		}
+		dead = append(dead, redis.Z{Score: float64(at + int64(i)), Member: id})
+		records = append(records, id, raw)
+	}
+	require.NoError(h.T, h.RDB.HSet(ctx, h.Keys.Pool, records).Err())
+	require.NoError(h.T, h.RDB.ZAdd(ctx, h.Keys.Dead, dead...).Err())
+}
+
+// laidDead is what is left of layDead, in the same form.
+func (h *Hand) laidDead() (kinds string) {
+	h.T.Helper()
+	old := false
+	for _, z := range h.RDB.ZRangeWithScores(h.T.Context(), h.Keys.Dead, 0, -1).Val() {
+		if aged := z.Score < float64(time.Now().Add(-time.Hour).UnixMilli()); old && !aged {
+			kinds += ":"
+			old = false
+		} else {
+			old = aged
+		}
+		kinds += z.Member.(string)[:1]
+	}
+	return kinds
+}
+
+// When users or servers of the later release have removed jobs that a walk has looked at, it passes
+// over others. The next walk finds these. A rank behind all dead jobs is the first one.
+func TestPruneBeginsAnewAtTheEnd(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.layDead("lllloo")
+		prune := func(from int64, want ...int64) {
+			t.Helper()
+			r, err := h.TryPruneFrom(from, 0, time.Hour, 2)
+			require.NoError(t, err)
+			require.Equal(t, want, []int64{r.Number(2), r.Number(7), r.Number(8)})
+		}
+		prune(0, 0, 1, 2)
+		for _, id := range []string{"l0000", "l0001", "l0002"} {
+			_, err := h.TryCancel(id)
+			require.NoError(t, err)
+		}
+		require.Equal(t, "loo", h.laidDead())
+		prune(2, 1, 0, 0)
+		require.Equal(t, []string{"l0003", "o0004"}, h.RDB.ZRange(t.Context(), h.Keys.Dead, 0, -1).Val())
+		prune(0, 1, 0, 0)
+		require.Equal(t, "l", h.laidDead())
+		h.layDead("ooo")
+		prune(99, 1, 1, 1)
+	})
+}
+
+// A call reads each record once, and none behind the last one that it deletes.
+func TestPruneReadsNoMoreThanItNeeds(t *testing.T) {
+	t.Parallel()
+	redistest.Need(t)
+	rdb := redistest.Start(t, redistest.NoRoles...).Client(t)
+	for dead, reads := range map[string]string{
+		"L:ooo":     "3", // by age and by number
+		"loo:ooooo": "3",
+		"lololoooo": "4",
+		"oooooo":    "2",
+	} {
+		h := NewHand(t, rdb, redistest.Prefix(t), "topic")
+		h.layDead(dead)
+		most := len(strings.ReplaceAll(dead, ":", "")) - 2
+		_, err := h.TryPrune(100, 24*time.Hour, 500) // so that Redis knows the script
+		require.NoError(t, err)
+		require.NoError(t, rdb.ConfigResetStat(t.Context()).Err())
+		r, err := h.TryPrune(most, time.Hour, 500)
+		require.NoError(t, err)
+		require.EqualValues(t, 2, r.Number(2), dead)
+		require.Equal(t, reads, commandsOf(t, rdb)["hget"], dead)
+	}
 }
 
 // A record that ends before its flags stops no take, also where the flags decide.

@@ -25,22 +25,26 @@
 -- ARGV[2]   most      most dead jobs to keep
 -- ARGV[3]   age       ms, how long a dead job is kept
 -- ARGV[4]   limit     most jobs of each kind to delete, at most 1,000 (unpack has a stack limit)
--- ARGV[5]   channel   the control channel
--- ARGV[6]   topic     the topic's name, for the control channel
+-- ARGV[5]   from      0, or the next of the call before: the rank of the first dead job to look at
+-- ARGV[6]   channel   the control channel
+-- ARGV[7]   topic     the topic's name, for the control channel
 --
 -- A dead job whose record is of a later release is left to servers of that release, which may have
--- to do more. So the script reads the versions of the records of at most limit dead jobs, and no
--- more than 1 MiB of them, or one. A thousand such jobs keep it from those that were buried later.
+-- to do more. So the script reads the records of the dead jobs that it looks at. A call looks at
+-- limit of them at most, and reads 1 MiB of records at most, or one record. The next call goes on
+-- behind those that are left. The oldest jobs of this release are deleted.
 -- If ready is far longer than its number of jobs, the leftovers among its first and last IDs are
 -- removed. So are names that have been in idle for more than an hour. Keys that waited for deleted
 -- jobs get turns. Work that needs a key of a wrong type is left out. Such keys, even those for
 -- bookkeeping only, are reported here.
--- Returns {'ok', now, dead, done, missing, wrong, trimmed, more}: how many of each kind this call
--- deleted, and how many leftovers of ready it removed. limit of one kind means ask again, and so
--- does a more of 1: the records of dead jobs were too large for one call. missing
+-- Returns {'ok', now, dead, done, missing, wrong, trimmed, more, next}: how many of each kind this
+-- call deleted, and how many leftovers of ready it removed. limit of one kind means ask again. more
+-- is 1 if too many or too old dead jobs are left that the call has not looked at, and next is the
+-- from to go on with. At the end of the walk both are 0, so that the next one begins anew. missing
 -- is how many more records there are than places, or how many more places in bucket and dead than
 -- records; 0 in a healthy topic. wrong lists the keys of a wrong type. A repeated call deletes no
--- job and returns the same numbers of deleted jobs, so that every deletion is reported.
+-- job and returns the same numbers of deleted jobs, more and next, so that every deletion is
+-- reported and the walk goes on.
 -- Cost: O(limit × log N).
 -- Uses: now receipt control ring measure census place rouse free_keys unblock
 local pool, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -49,7 +53,7 @@ local bucket, leases, ready, handoff = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local sizes, receipt, idle, lane = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
 local keyed, blockers, parked, turn = KEYS[17], KEYS[18], KEYS[19], KEYS[20]
 local number, most, age, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local channel, topic = ARGV[5], ARGV[6]
+local from, channel, topic = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 
 local told = replay(receipt, number)
 
@@ -71,34 +75,47 @@ if placed >= 0 then
   books[#books + 1] = keyed
 end
 
--- own returns the first of some dead jobs that are not of a later release, at most that many.
-local more = 0
-local function own(ids, wanted)
-  local list, read = {}, 0
-  for _, id in ipairs(ids) do
-    if #list == wanted then
+-- walk looks at dead jobs from a rank on, the oldest first. It returns those to delete, the rank of
+-- the next call, and whether there may be more to delete.
+local function walk(rank)
+  local aged, over = redis.call('ZCOUNT', dead, '-inf', now - age), buried - most
+  local list, by_age, looked, read, full = {}, 0, 0, 0, false
+  if rank >= buried or rank >= aged and over <= 0 then
+    rank = 0 -- the dead jobs are fewer than when the caller got this rank
+  end
+  while not full and looked < limit and rank < buried do
+    local wanted = aged - rank
+    if wanted <= 0 then
+      wanted = by_age == 0 and over - #list or 0
+    end
+    if wanted <= 0 then
       break
     end
-    local size = redis.call('HSTRLEN', pool, id)
-    if read > 0 and read + size > 1048576 then
-      more = #list > 0 and 1 or 0
-      break
-    end
-    read = read + size
-    local version = string.byte(redis.call('HGET', pool, id) or '', 9)
-    if (version or 0) <= 2 then
-      list[#list + 1] = id
+    wanted = math.min(wanted, limit - looked)
+    for _, id in ipairs(redis.call('ZRANGE', dead, rank, rank + wanted - 1)) do
+      local size = redis.call('HSTRLEN', pool, id)
+      if read > 0 and read + size > 1048576 then
+        full = true
+        break
+      end
+      read = read + size
+      local version = string.byte(redis.call('HGET', pool, id) or '', 9)
+      if (version or 0) <= 2 then
+        list[#list + 1] = id
+        by_age = rank < aged and #list or by_age
+      end
+      looked, rank = looked + 1, rank + 1
     end
   end
-  return list
+  if rank >= buried or rank >= aged and over <= #list then
+    return list, 0, 0
+  end
+  return list, rank - #list, 1
 end
 
-local old, over = {}, {}
+local old, over, next_from, more = {}, {}, 0, 0
 if not told and records >= 0 and buried > 0 then
-  old = own(redis.call('ZRANGEBYSCORE', dead, '-inf', now - age, 'LIMIT', 0, limit), limit)
-  if #old == 0 and buried > most then
-    old = own(redis.call('ZRANGE', dead, 0, limit - 1), math.min(buried - most, limit))
-  end
+  old, next_from, more = walk(from)
 end
 local freed = 0
 if #old > 0 then
@@ -186,10 +203,11 @@ if math.min(records, buried, delayed, leased, waits, handed, laned) >= 0 then
   end
 end
 if told then
-  local gone, ended = string.match(told, '^(%d+) (%d+)$')
-  return {'ok', now, tonumber(gone or 0), tonumber(ended or 0), missing, wrong, trimmed, 0}
+  local gone, ended, again, rank = string.match(told, '^(%d+) (%d+) (%d+) (%d+)$')
+  old, over = tonumber(gone or 0), tonumber(ended or 0)
+  return {'ok', now, old, over, missing, wrong, trimmed, tonumber(again or 0), tonumber(rank or 0)}
 end
 if #old + #over > 0 then
-  remember(receipt, number, #old .. ' ' .. #over)
+  remember(receipt, number, table.concat({#old, #over, more, next_from}, ' '))
 end
-return {'ok', now, #old, #over, missing, wrong, trimmed, more}
+return {'ok', now, #old, #over, missing, wrong, trimmed, more, next_from}

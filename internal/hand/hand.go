@@ -219,9 +219,14 @@ func (h *Hand) TryExtend(ending int64, held ...Held) (script.Reply, error) {
 	return h.Run(script.Extend, args...)
 }
 
-// TryPrune is one call of the prune script.
+// TryPrune is one call of the prune script that looks at the oldest dead jobs.
 func (h *Hand) TryPrune(most int, age time.Duration, limit int) (script.Reply, error) {
-	return h.Run(script.Prune, h.Series.Next(), most, age.Milliseconds(), limit, script.ControlChannel(h.Prefix()), h.Keys.Topic)
+	return h.TryPruneFrom(0, most, age, limit)
+}
+
+// TryPruneFrom is one call of the prune script that looks at the dead jobs from a rank on.
+func (h *Hand) TryPruneFrom(from int64, most int, age time.Duration, limit int) (script.Reply, error) {
+	return h.Run(script.Prune, h.Series.Next(), most, age.Milliseconds(), limit, from, script.ControlChannel(h.Prefix()), h.Keys.Topic)
 }
 
 // Each runs a test of the topic "topic" by hand on both backends, in parallel with other tests.

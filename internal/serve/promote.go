@@ -17,11 +17,15 @@ const (
 	promoteLimit = 250
 
 	// PruneEvery is how often a server looks for dead and done jobs that are past their retention.
-	// pruneLimit is the most jobs that one call removes. A server of many topics only looks which
+	// PruneLimit is the most jobs that one call removes. A server of many topics only looks which
 	// of them need that, and prunes all of them once an hour.
 	PruneEvery = 10 * time.Second
 	PruneAll   = time.Hour
 	PruneLimit = 500
+
+	// prunedInVain is the most prunes in a row that find only dead jobs of a later release. Each
+	// may read 1 MiB of records.
+	prunedInVain = 20
 
 	// prunedEvery is the shortest time between two log lines about removed dead jobs.
 	prunedEvery = time.Minute

@@ -96,6 +96,8 @@ type pruner struct {
 	// Of a call without a reply. The call is repeated until it has one, because it may have removed
 	// dead jobs.
 	number string
+	from   int64 // the rank of the dead job at which the next call goes on
+	vain   int   // calls in a row that went on and removed no dead job
 
 	dead   int       // removed jobs that are not in the log yet
 	since  time.Time // when the first of them was removed
@@ -135,7 +137,7 @@ func (t *Topic) prune(ctx context.Context) (dead int, full bool, err error) {
 	}
 	r, err := t.exec(ctx, topicCall{
 		script: script.Prune, jobs: PruneLimit, receipt: k.Receipt(p.series.ID), outlives: true, within: prunedWrongTypes,
-	}, p.number, o.DeadCount, o.DeadAge.Milliseconds(), PruneLimit, script.ControlChannel(k.Prefix()), k.Topic)
+	}, p.number, o.DeadCount, o.DeadAge.Milliseconds(), PruneLimit, p.from, script.ControlChannel(k.Prefix()), k.Topic)
 	if err == nil || script.Certain(err) {
 		p.number = ""
 	}
@@ -144,11 +146,28 @@ func (t *Topic) prune(ctx context.Context) (dead int, full bool, err error) {
 	if dead+done > 0 {
 		t.outside(t.Loops.promote, func() { t.Server.Config.Observer.Pruned(k.Topic, dead, done) })
 	}
-	full = max(dead, done, int(r.Number(6))) >= PruneLimit || r.Number(7) == 1
+	full = max(dead, done, int(r.Number(6))) >= PruneLimit
+	if err == nil {
+		p.from = r.Number(8)
+		full = p.goesOn(dead, r.Number(7) == 1) || full
+	}
 	if missing := r.Number(4); missing > 0 {
 		t.Server.alarm(t)
 	}
 	return dead, full, err
+}
+
+// goesOn reports whether the walk through the dead jobs goes on at once. After many calls that
+// found only jobs of a later release, it goes on with the next survey.
+func (p *pruner) goesOn(dead int, more bool) bool {
+	p.vain++
+	if !more || dead > 0 {
+		p.vain = 0
+	}
+	if p.vain == prunedInVain {
+		more, p.vain = false, 0
+	}
+	return more
 }
 
 // prunedWrongTypes returns the error of a prune that left out keys of a wrong type.
