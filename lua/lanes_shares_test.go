@@ -167,11 +167,13 @@ func newContest(h *Hand, kind string, heavy, workers int, random bool) *contest 
 // eachContest plays weights × limits × workers.
 func eachContest(t *testing.T, play func(t *testing.T, c *contest)) {
 	eachHand(t, func(t *testing.T, h *Hand) {
-		heavies, works := []int{1, 3, 1000}, []int{1, 4}
-		if strings.HasSuffix(t.Name(), "miniredis") { // it is slow
-			heavies, works = heavies[1:2], works[1:]
-		} else if !testing.Short() {
-			heavies, works = append(heavies, 10), append(works, 7)
+		heavies, works := []int{3}, []int{4}
+		switch {
+		case strings.HasSuffix(t.Name(), "miniredis"): // it is slow
+		case redistest.Size(10) == 10:
+			heavies, works = []int{1, 3, 1000}, []int{1, 7}
+		default:
+			heavies = []int{1, 1000}
 		}
 		for _, kind := range []string{"none", "running", "three", "own", "heavy", "rate", "ordered"} {
 			for _, heavy := range heavies {
