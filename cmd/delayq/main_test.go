@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/redistest"
 )
 
 // asProgram is a variable of the environment that makes this test binary the program delayq.
@@ -65,18 +68,8 @@ func TestDelayqIsLinkedWithoutUnusedMethods(t *testing.T) {
 
 // What delayq does not have is refused with the name of the program that has it.
 func TestDelayqNamesDelayqd(t *testing.T) {
-	dir := t.TempDir()
-	file := func(name, text string) string {
-		path := filepath.Join(dir, name)
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-		return path
-	}
-	sql := file("sql.yaml", "databases: {d: {dsn: sqlite://x.db}}\ntopics:\n  sql:\n    sql: {database: d, statements: {x: [SELECT 1]}}\n")
-	mail := file("mail.yaml", "smtp: {s: {host: h}}\ntopics:\n  mail:\n    mail: {server: s, from: a@b.example, templates: {x: {subject: x, text: "+file("x.txt", "x")+"}}}\n")
 	for _, args := range [][]string{
-		{"web"}, {"web", "--help"}, {"worker", "--config", sql}, {"relay", "--check"}, {"demo", "--web", "127.0.0.1:0"},
-		{"task", "add", "--every", "1h", "--sql", "x", "--config", sql, "n"},
-		{"task", "add", "--every", "1h", "--mail", "x", "--to", "a@b.example", "--config", mail, "n"},
+		{"web"}, {"web", "--help"}, {"worker", "--config", "worker.yaml"}, {"relay", "--check"}, {"demo", "--web", "127.0.0.1:0"},
 	} {
 		code, out, errs := delayq(t, args...)
 		require.Equal(t, 2, code, "%v: %s", args, errs)
@@ -89,6 +82,44 @@ func TestDelayqNamesDelayqd(t *testing.T) {
 	require.Regexp(t, `(?m)^  demo `, out)
 	code, _, errs := delayq(t, "topics") // it is the rest
 	require.Equal(t, 6, code, errs)
+}
+
+// A task is checked with the file of a worker, and stored, without what delayqd has more: the file
+// is only read.
+func TestTasksAreCheckedWithoutDelayqd(t *testing.T) {
+	rdb := redistest.Shared(t)
+	at := []string{"--redis", "redis://" + rdb.Options().Addr, "--prefix", redistest.Prefix(t)}
+	const file = `databases: {d: {dsn: "%s://db.example/shop", migrate: true}}
+smtp: {s: {host: smtp.example}}
+topics:
+  sql:
+    sql: {database: d, statements: {x: [SELECT 1]}}
+  mail:
+    mail: {server: s, from: a@b.example, templates: {x: {subject: x, text: x.txt}}}
+  webhook:
+    webhook: {hosts: [shop.example], secrets: [{from_file: secret}]}
+`
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "secret"), []byte("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"), 0o600))
+	for _, database := range []string{"postgres", "mysql", "mariadb", "sqlite"} {
+		path := filepath.Join(dir, database+".yaml")
+		require.NoError(t, os.WriteFile(path, fmt.Appendf(nil, file, database), 0o600))
+		for kind, what := range map[string][]string{
+			"sql": {"--sql", "x"}, "mail": {"--mail", "x", "--to", "a@b.example"}, "webhook": {"--webhook", "https://shop.example/hook"},
+		} {
+			add := append([]string{"task", "add", database, "--every", "1h", "--config", path}, at...)
+			code, _, errs := delayq(t, append(add, what...)...)
+			require.Zero(t, code, "%s %s: %s", database, kind, errs)
+			code, out, errs := delayq(t, append([]string{"task", "list", kind}, at...)...)
+			require.Zero(t, code, errs)
+			require.Contains(t, out, database)
+
+			what[1] = "other"
+			code, _, errs = delayq(t, append(add, what...)...)
+			require.Equal(t, 2, code, errs)
+			require.Contains(t, errs, path+": ")
+		}
+	}
 }
 
 // The demo runs without its page, and says where the page is.

@@ -116,14 +116,14 @@ func (f *taskFlags) payload(cmd *cobra.Command, a *app) (topic, task string, pay
 
 // checkTask asks the file of a worker whether it serves a task.
 func (a *app) checkTask(config, topic string, payload []byte) error {
-	file, mistakes := worker.Load(config, a.getenv)
+	mistakes, err := worker.Serves(config, a.getenv, topic, payload)
 	if len(mistakes) > 0 {
 		for _, m := range mistakes {
 			a.say("%s", m)
 		}
 		return usage("%s has %s", config, count(len(mistakes), "mistake"))
 	}
-	if err := file.Serves(topic, payload); err != nil {
+	if err != nil {
 		return usage("%s: %v", config, err)
 	}
 	return nil

@@ -55,8 +55,17 @@ func (f *File) Schedules() (n int) {
 	return n
 }
 
-// Serves returns an error if no topic does what a payload asks for.
-func (f *File) Serves(topic string, payload []byte) error {
+// Serves returns an error if no topic of a file does what a payload asks for. It reads the file as
+// Load does, but needs no driver of a database and no mail templates, which are parts of delayqd.
+func Serves(path string, getenv func(string) string, topic string, payload []byte) ([]Mistake, error) {
+	f, mistakes := loadFile(path, getenv, true)
+	if len(mistakes) > 0 {
+		return mistakes, nil
+	}
+	return nil, f.serves(topic, payload)
+}
+
+func (f *File) serves(topic string, payload []byte) error {
 	var names []string
 	for _, t := range f.Topics {
 		if t.Name != topic {
@@ -77,6 +86,7 @@ type loader struct {
 	databases map[string]*databaseConfig
 	smtp      map[string]*smtpConfig
 	check     *checker
+	reads     bool // the file is read and not served: no database is opened, and no mail is made
 }
 
 // A databaseConfig is a database of the file.
@@ -103,7 +113,12 @@ type smtpConfig struct {
 // Load reads a file. If there are mistakes, it returns all of them and no File. It connects to
 // nothing. It reads the environment with getenv, and the files that the file names.
 func Load(path string, getenv func(string) string) (*File, []Mistake) {
+	return loadFile(path, getenv, false)
+}
+
+func loadFile(path string, getenv func(string) string, reads bool) (*File, []Mistake) {
 	l := &loader{
+		reads:     reads,
 		reader:    &reader{file: path, dir: filepath.Dir(path), getenv: getenv},
 		databases: map[string]*databaseConfig{}, smtp: map[string]*smtpConfig{}, check: newChecker(),
 	}
@@ -215,12 +230,7 @@ func (l *loader) database(name string, o *object) *databaseConfig {
 			l.at(o.fields["dsn"].value, "dsn: %v, or there is a dialect", err)
 		} else {
 			l.secrets = append(l.secrets, database.Secrets(d.address)...)
-			db, err := database.Open(d.dialect, d.address)
-			if d.unusable = err != nil; err != nil {
-				l.at(o.fields["dsn"].value, "dsn: %v", err)
-			} else {
-				_ = db.Close() // it has not connected
-			}
+			d.unusable = !l.opens(d, o.fields["dsn"].value)
 		}
 	}
 	if d.unusable && dialect != "" { // so that statements can be read
@@ -238,6 +248,20 @@ func (l *loader) database(name string, o *object) *databaseConfig {
 	d.keep = o.span("keep", time.Hour, 10*365*24*time.Hour, 30*24*time.Hour)
 	o.end()
 	return d
+}
+
+// opens reports whether a database can be opened, and notes why not.
+func (l *loader) opens(d *databaseConfig, dsn *yaml.Node) bool {
+	if l.reads {
+		return true
+	}
+	db, err := database.Open(d.dialect, d.address)
+	if err != nil {
+		l.at(dsn, "dsn: %v", err)
+		return false
+	}
+	_ = db.Close() // it has not connected
+	return true
 }
 
 func (l *loader) smtpServer(o *object) *smtpConfig {

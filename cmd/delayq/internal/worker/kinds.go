@@ -182,7 +182,7 @@ func (l *loader) mail(o *object) (kind, string) {
 	anyTemplate := map[string]mail.Template{"x": {Subject: "x", Text: os.DevNull}}
 	if k.From = o.text("from"); !o.has("from") {
 		o.missing("from: missing; expected an address")
-	} else if _, err := part.NewMail(anyServer, k.From, anyTemplate); err != nil {
+	} else if _, err := l.newMail(anyServer, k.From, anyTemplate); err != nil {
 		l.at(o.fields["from"].value, "%s", reason(err))
 	}
 	k.Timeout = o.span("timeout", time.Millisecond, 10*time.Minute, 30*time.Second)
@@ -203,7 +203,7 @@ func (l *loader) mail(o *object) (kind, string) {
 		}
 		t.end()
 		if len(l.mistakes) == bad {
-			_, err := part.NewMail(anyServer, anyFrom, map[string]mail.Template{name: made})
+			_, err := l.newMail(anyServer, anyFrom, map[string]mail.Template{name: made})
 			if err != nil {
 				for text := range strings.Lines(reason(err)) {
 					l.at(key, "%s", strings.TrimSuffix(text, "\n"))
@@ -222,11 +222,19 @@ func (l *loader) mail(o *object) (kind, string) {
 			opts = append(opts, mail.TLS(trusting(k.Server.ca)))
 		}
 		var err error
-		if k.made, err = part.NewMail(k.Server.server, k.From, k.Templates, opts...); err != nil {
+		if k.made, err = l.newMail(k.Server.server, k.From, k.Templates, opts...); err != nil {
 			l.at(o.node, "%s", reason(err))
 		}
 	}
 	return k, plural(len(k.Templates), "template") + " by " + name
+}
+
+// newMail makes the handler of a topic, unless the file is only read.
+func (l *loader) newMail(server mail.Server, from string, templates map[string]mail.Template, opts ...mail.Option) (delayq.Handler, error) {
+	if l.reads {
+		return nil, nil
+	}
+	return part.NewMail(server, from, templates, opts...)
 }
 
 func (k *mailKind) same() any {

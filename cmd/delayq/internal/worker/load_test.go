@@ -246,12 +246,12 @@ func TestPayloadsThatNobodyServes(t *testing.T) {
 		{`webhook: {hosts: [y.example], secrets: [{from_env: SHOP_SECRET}]}`, `{url: "https://y.example"}`, `{receiver: a}`, `there is no receiver "a"`},
 	} {
 		f := mustLoad(t, fmt.Sprintf(head, c.good)+c.kind)
-		require.NoError(t, f.Serves("t", f.Topics[0].schedules[0].payload))
-		require.ErrorContains(t, f.Serves("u", nil), `there is no topic "u"; expected one of t`)
+		require.NoError(t, f.serves("t", f.Topics[0].schedules[0].payload))
+		require.ErrorContains(t, f.serves("u", nil), `there is no topic "u"; expected one of t`)
 		if c.bad == "" {
 			continue
 		}
-		require.ErrorContains(t, f.Serves("t", []byte("{}")), "there is no")
+		require.ErrorContains(t, f.serves("t", []byte("{}")), "there is no")
 		_, got := load(t, fmt.Sprintf(head, c.bad)+c.kind)
 		require.Len(t, got, 1)
 		require.Contains(t, got[0], "worker.yaml:5:41: payload: "+c.want)
