@@ -46,7 +46,7 @@ func TestDelayqIsLight(t *testing.T) {
 		return "\n" + string(out)
 	}
 	light, whole := list("."), list("./delayqd")
-	for _, part := range []string{"modernc.org/sqlite", "github.com/jackc/pgx/v5/stdlib", "github.com/delayq/delayq/web"} {
+	for _, part := range []string{"modernc.org/sqlite", "github.com/jackc/pgx/v5/stdlib", "github.com/go-sql-driver/mysql", "github.com/delayq/delayq/web"} {
 		require.NotContains(t, light, "\n"+part+"\n")
 		require.Contains(t, whole, "\n"+part+"\n")
 	}

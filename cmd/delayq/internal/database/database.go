@@ -10,8 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/delayq/delayq/cmd/delayq/internal/part"
 	"github.com/delayq/delayq/outbox"
 )
@@ -59,7 +57,6 @@ func Parse(dialect, address string) (outbox.Dialect, string, error) {
 
 // Open opens a database. It does not connect.
 func Open(dialect outbox.Dialect, address string) (*sql.DB, error) {
-	_ = mysql.SetLogger(&mysql.NopLogger{}) // the errors say what matters
 	driver := map[outbox.Dialect]string{outbox.Postgres: "pgx", outbox.MySQL: "mysql", outbox.SQLite: "sqlite"}[dialect]
 	if !slices.Contains(sql.Drivers(), driver) {
 		return nil, fmt.Errorf("the driver of %s: %w", dialect, part.ErrMissing)
@@ -94,10 +91,19 @@ func Secrets(address string) []string {
 		}
 		return list
 	}
-	if c, err := mysql.ParseDSN(address); err == nil && c.Passwd != "" {
-		list = append(list, c.Passwd)
+	if password := mysqlPassword(address); password != "" {
+		list = append(list, password)
 	}
 	return list
+}
+
+// mysqlPassword returns the password of user:password@protocol(host:port)/name. The driver looks
+// for the last slash, and for the last @ before it, because a password can have both. delayq is
+// built without the driver.
+func mysqlPassword(address string) string {
+	user := address[:max(strings.LastIndexByte(address, '/'), 0)]
+	_, password, _ := strings.Cut(user[:max(strings.LastIndexByte(user, '@'), 0)], ":")
+	return password
 }
 
 // Clean returns the text of an error without an address and its password.

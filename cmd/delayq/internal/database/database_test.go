@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
 )
 
@@ -13,7 +14,7 @@ import (
 func FuzzAddress(f *testing.F) {
 	for _, seed := range []string{
 		"postgres://shop:s3cret-pass@db:5432/shop", "postgresql://u@h/d?sslmode=require&password=s3cret-pass", "mysql://u:s3cret-pass@tcp(h:3306)/d",
-		"mariadb://u:p%40ss@unix(/run/m)/d", "sqlite://x.db", "sqlite:///var/lib/shop.db?_txlock=immediate", "", "://", "oracle://u:p@h/d", "mysql://@/", "host=h password=s3cret-pass",
+		"mariadb://u:p%40ss@unix(/run/m)/d", "sqlite://x.db", "sqlite:///var/lib/shop.db?_txlock=immediate", "", "://", "oracle://u:p@h/d", "mysql://@/", "mysql://u:a/b@c:d@tcp(h:1)/d", "mysql://u:s3cret-pass@/d?x=/@", "host=h password=s3cret-pass",
 	} {
 		f.Add("", seed)
 		f.Add("postgres", seed)
@@ -26,6 +27,9 @@ func FuzzAddress(f *testing.F) {
 			return
 		}
 		_ = HasPassword(address)
+		if c, err := mysql.ParseDSN(dsn); err == nil && c.Passwd != "" {
+			require.Equal(t, c.Passwd, mysqlPassword(dsn))
+		}
 		for _, secret := range Secrets(dsn) {
 			if len(secret) < 4 || strings.Contains("before between after", secret) || strings.Contains(secret, "…") {
 				continue // what is around it, or stands instead, could have it

@@ -4,6 +4,7 @@ package all
 import (
 	"net/http"
 
+	"github.com/go-sql-driver/mysql"   // driver mysql
 	_ "github.com/jackc/pgx/v5/stdlib" // driver pgx
 	_ "modernc.org/sqlite"             // driver sqlite
 
@@ -14,6 +15,7 @@ import (
 )
 
 func init() {
+	_ = mysql.SetLogger(&mysql.NopLogger{}) // the errors say what matters
 	part.NewPage = newPage
 	part.NewMail = func(server mail.Server, from string, templates map[string]mail.Template, opts ...mail.Option) (delayq.Handler, error) {
 		return mail.New(server, from, templates, opts...)
