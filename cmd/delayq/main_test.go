@@ -27,8 +27,14 @@ func TestMain(m *testing.M) {
 // delayq runs the program, which cannot reach a Redis, and returns its exit code and its output.
 func delayq(t *testing.T, args ...string) (code int, out, errs string) {
 	t.Helper()
+	return delayqWith(t, "DELAYQ_TIMEOUT=1s", args...)
+}
+
+// delayqWith is delayq with one more variable of the environment.
+func delayqWith(t *testing.T, variable string, args ...string) (code int, out, errs string) {
+	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
-	cmd.Env = []string{asProgram + "=1", "DELAYQ_REDIS=redis://127.0.0.1:1", "USER=alice"}
+	cmd.Env = []string{asProgram + "=1", "DELAYQ_REDIS=redis://127.0.0.1:1", "USER=alice", variable}
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()
@@ -66,21 +72,39 @@ func TestDelayqIsLinkedWithoutUnusedMethods(t *testing.T) {
 	}
 }
 
-// What delayq does not have is refused with the name of the program that has it.
+// What delayq does not have is refused with the name of the program that has it, whatever else is
+// wrong. The code of the commands that run for ever is one after which no supervisor tries again.
 func TestDelayqNamesDelayqd(t *testing.T) {
+	const get = "delayqd: go install github.com/delayq/delayq/cmd/delayq/delayqd@latest\n"
 	for _, args := range [][]string{
-		{"web"}, {"web", "--help"}, {"worker", "--config", "worker.yaml"}, {"relay", "--check"}, {"demo", "--web", "127.0.0.1:0"},
+		{"web"}, {"web", "--help"}, {"help", "web"}, {"worker", "--config", "worker.yaml"}, {"help", "worker"}, {"relay", "--check"},
+		{"relay", "--dsn", ""}, {"relay", ""}, {"-o", "json", "relay"},
 	} {
-		code, out, errs := delayq(t, args...)
-		require.Equal(t, 2, code, "%v: %s", args, errs)
-		require.Empty(t, out)
-		require.Contains(t, errs, "delayqd", args)
+		for _, env := range []string{"DELAYQ_TIMEOUT=1s", "DELAYQ_TIMEOUT=soon"} {
+			code, out, errs := delayqWith(t, env, args...)
+			require.Equal(t, 78, code, "%v: %s", args, errs)
+			require.Empty(t, out)
+			name := map[bool]string{true: args[0], false: args[len(args)-1]}[args[0][0] != '-' && args[0] != "help"]
+			require.Equal(t, "error: "+name+" is a command of "+get, errs, args)
+		}
 	}
-	code, out, _ := delayq(t, "--help")
+	code, out, errs := delayq(t, "demo", "--web", "127.0.0.1:0")
+	require.Equal(t, 2, code)
+	require.Empty(t, out)
+	require.Equal(t, "error: --web: the page is a part of "+get, errs)
+	for _, args := range [][]string{{"help"}, {"help", "topics"}} { // the help of what it has
+		code, out, errs = delayq(t, args...)
+		require.Zero(t, code, errs)
+		require.Contains(t, out, "Usage:")
+	}
+	code, _, errs = delayqWith(t, "DELAYQ_TIMEOUT=soon", "help", "topics")
+	require.Equal(t, 2, code)
+	require.Contains(t, errs, "DELAYQ_TIMEOUT")
+	code, out, _ = delayq(t, "--help")
 	require.Zero(t, code)
 	require.NotRegexp(t, `(?m)^  (web|worker|relay) `, out)
 	require.Regexp(t, `(?m)^  demo `, out)
-	code, _, errs := delayq(t, "topics") // it is the rest
+	code, _, errs = delayq(t, "topics") // it is the rest
 	require.Equal(t, 6, code, errs)
 }
 
@@ -126,5 +150,5 @@ topics:
 func TestDemoWithoutThePage(t *testing.T) {
 	code, _, errs := delayq(t, "demo", "--for", "1s")
 	require.Zero(t, code, errs)
-	require.Contains(t, errs, "and its page is in\n  delayqd demo (go install ")
+	require.Contains(t, errs, "and get its page, which delayqd demo has, with\n  go install ")
 }

@@ -45,7 +45,7 @@ address of the shop's metrics for Prometheus and, in delayqd, that of its web pa
 				return usage("-o %s: demo is for people; use delayq stats -o %s --redis with the address of a demo", a.format, a.format)
 			}
 			if cmd.Flags().Changed("web") && !part.Whole() {
-				return usage("--web: the page is in %s", whole("demo"))
+				return usage("--web: the page is a part of delayqd: %s", getWhole())
 			}
 			if host, _, err := net.SplitHostPort(page); err != nil || !loopback(host) {
 				return usage("--web %q: must be a loopback address with a port, such as 127.0.0.1:0", page)
@@ -84,7 +84,7 @@ func (a *app) demo(parent context.Context, length time.Duration, metricsOn, page
 		return err
 	}
 	defer func() { err = errors.Join(err, metrics.end()) }()
-	pageText := "its page is in\n  " + whole("demo")
+	pageText := "get its page, which delayqd demo has, with\n  " + getWhole()
 	if part.Whole() {
 		page, err := serveDemoPage(q, pageOn, a.actor, log)
 		if err != nil {

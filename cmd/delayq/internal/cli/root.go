@@ -48,12 +48,6 @@ const (
 
 const envPrefix = "DELAYQ_"
 
-// onlyWhole are the commands that only the program with all parts has.
-var onlyWhole = []string{"web", "worker", "relay"}
-
-// wholeProgram is how to get the program with all parts.
-const wholeProgram = "go install github.com/delayq/delayq/cmd/delayq/delayqd@latest"
-
 // root returns the command of the program with all others below it.
 func (a *app) root() *cobra.Command {
 	cmd := &cobra.Command{
@@ -117,13 +111,11 @@ it is refused, because other users could see it in the list of processes.`,
 			cmd.AddCommand(c)
 		}
 	}
-	if !part.Whole() {
-		for _, name := range onlyWhole {
-			cmd.AddCommand(absent(name))
-		}
-	}
 	plainArgs(cmd)
 	cmd.SetHelpCommandGroupID(groupOther)
+	if !part.Whole() {
+		addAbsent(cmd)
+	}
 	cmd.SetCompletionCommandGroupID(groupOther)
 	cmd.SetUsageFunc(showUsage)
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -171,19 +163,6 @@ func showUsage(cmd *cobra.Command) error {
 	}
 	fmt.Fprintln(w)
 	return nil
-}
-
-// absent is a command that only the program with all parts has.
-func absent(name string) *cobra.Command {
-	return &cobra.Command{
-		Use: name, Hidden: true, DisableFlagParsing: true, ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(*cobra.Command, []string) error { return usage("%s is in %s", name, whole(name)) },
-	}
-}
-
-// whole is how to enter a command that needs the program with all parts.
-func whole(command string) string {
-	return "delayqd " + command + " (" + wholeProgram + ")"
 }
 
 // group is the function of a command that has others below it.
