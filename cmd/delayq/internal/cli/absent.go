@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"runtime/debug"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -40,7 +42,21 @@ func absentError(name string) error {
 	return &exitCode{exitConfig, name + " is a command of delayqd: " + getWhole()}
 }
 
-// getWhole is how to get the program with all parts.
+// getWhole is how to get the program with all parts, in the version of this one.
 func getWhole() string {
-	return "go install github.com/delayq/delayq/cmd/delayq/delayqd@latest"
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		info = new(debug.BuildInfo)
+	}
+	return "go install github.com/delayq/delayq/cmd/delayq/delayqd@" + published(info)
+}
+
+// published returns the version of a program, or latest if it was built from a clone in between two
+// versions: nobody else may have its commit.
+func published(info *debug.BuildInfo) string {
+	version, sum := info.Main.Version, info.Main.Sum
+	if !strings.HasPrefix(version, "v") || sum == "" && (pseudo.MatchString(version) || strings.Contains(version, "+")) {
+		return "latest"
+	}
+	return version
 }
