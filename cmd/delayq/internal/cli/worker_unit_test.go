@@ -5,6 +5,7 @@ package cli
 import (
 	"os"
 	"os/exec"
+	"os/signal"
 	"strconv"
 	"strings"
 	"syscall"
@@ -44,6 +45,21 @@ func restarted(t *testing.T, unit string, end *os.ProcessState) bool {
 	return status.ExitStatus() != 0
 }
 
+// crashEnv makes the process crash, by a panic, when it gets SIGUSR1.
+const crashEnv = "DELAYQ_TEST_CRASH"
+
+func init() {
+	if os.Getenv(crashEnv) == "" {
+		return
+	}
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, syscall.SIGUSR1)
+	go func() {
+		<-asked
+		panic("a crash")
+	}()
+}
+
 // By the unit that is shipped, a worker that has crashed is started again, and one with a mistake
 // in its file or one that was stopped is not.
 func TestUnitRestartsWhatHasCrashed(t *testing.T) {
@@ -56,13 +72,17 @@ func TestUnitRestartsWhatHasCrashed(t *testing.T) {
 		do   func(b *bench) error
 		want bool
 	}{
-		"crash":   {func(b *bench) error { return b.cmd.Process.Signal(syscall.SIGQUIT) }, true}, // the Go runtime ends, as after a panic
-		"killed":  {func(b *bench) error { return b.cmd.Process.Kill() }, true},                  // for example for want of memory
+		"crash": {func(b *bench) error { return b.cmd.Process.Signal(syscall.SIGUSR1) }, true},
+		// The runtime of Go writes all stacks, also of goroutines that still run. It ends with the
+		// code 2, or by SIGSEGV if one of them changes its stack meanwhile.
+		"quit":    {func(b *bench) error { return b.cmd.Process.Signal(syscall.SIGQUIT) }, true},
+		"killed":  {func(b *bench) error { return b.cmd.Process.Kill() }, true}, // for example for want of memory
 		"stopped": {func(b *bench) error { return b.cmd.Process.Signal(syscall.SIGTERM) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, good)
+			b.env = append(b.env, crashEnv+"=1")
 			b.start()
 			require.NoError(t, end.do(b))
 			queuetest.Receive(t, b.done)
@@ -70,7 +90,7 @@ func TestUnitRestartsWhatHasCrashed(t *testing.T) {
 			require.Equal(t, end.want, restarted(t, unit, b.cmd.ProcessState), b.cmd.ProcessState)
 			if name == "crash" {
 				require.Equal(t, 2, b.cmd.ProcessState.ExitCode(), "the code of a crash in Go")
-				require.Contains(t, b.logged(), "goroutine ")
+				require.Contains(t, b.logged(), "panic: a crash\n\ngoroutine ")
 			}
 		})
 	}
