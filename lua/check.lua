@@ -143,6 +143,7 @@ end
 local lengths = {}
 if part == 'all' then
   lengths = all()
+  note_limits(false)
 elseif part == 'ready' or part == 'handoff' then
   lengths = walk(part == 'ready' and ready or handoff)
 else

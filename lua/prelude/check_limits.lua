@@ -1,6 +1,6 @@
 
 -- check_limits: finds what is wrong with the rules, the holds and the limits of keys.
--- Gives: settings holds running tats
+-- Gives: note_limits settings holds running tats
 -- Expects: now anchor key_of lane_range offer rouse flow_of rule_of holder_of held_by till_of part
 -- Expects: repair found entries leases ready turn lane keyed rules parked holders rates meta sizes
 --
@@ -9,6 +9,17 @@
 -- turns. They are no finding, because unpark comes after the end of a job.
 
 local flow_form = '^' .. string.rep(' %d+', 6) .. ' ' -- later releases may write more
+
+-- note_limits notes in sizes that the topic has limits, if that was lost. With pcall: a key of a
+-- wrong type is a finding of its own.
+local function note_limits(limited)
+  local set = repair == '1' and redis.pcall('HGET', meta, 'flow')
+  if repair == '1' and (limited or type(set) == 'string' and string.find(set, '[1-9]'))
+    and redis.pcall('HEXISTS', sizes, 'limits') == 0 then
+    redis.pcall('HDEL', sizes, '') -- after a deletion, the script can write at maxmemory
+    redis.pcall('HSET', sizes, 'limits', 1)
+  end
+end
 
 -- settings checks what is set for keys, and notes that some have limits if that was lost.
 local function settings()
@@ -27,12 +38,7 @@ local function settings()
     redis.call('HDEL', meta, '') -- after a deletion, the script can write at maxmemory
     redis.call('HSET', meta, 'limited', redis.call('HLEN', rules)) -- at least as many as there are
   end
-  local set = repair == '1' and redis.call('HGET', meta, 'flow')
-  if repair == '1' and (limited or string.find(set or '', '[1-9]'))
-    and redis.call('HEXISTS', sizes, 'limits') == 0 then
-    redis.call('HDEL', meta, '')
-    redis.call('HSET', sizes, 'limits', 1)
-  end
+  note_limits(limited)
 end
 
 -- excess reports whether a parked key waits longer than any lease and its rate can make it wait.
