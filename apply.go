@@ -384,7 +384,7 @@ func (r *application) step(ctx context.Context, page *Page) (stop error) {
 
 // operation returns the operation about a job of a page, or nil if there is nothing to do.
 func (r *application) operation(info *JobInfo) *commit.Op {
-	o := &commit.Op{Kind: r.action.kind, Topic: r.query.Topic, ID: info.ID, Reason: r.action.reason}
+	o := &commit.Op{Kind: r.action.kind, Topic: r.query.Topic, ID: info.ID, Known: known(info), Reason: r.action.reason}
 	switch {
 	case o.Kind == commit.Revive && info.BuriedAt.After(r.began):
 		r.over = !r.query.Latest // the next ones were buried later still

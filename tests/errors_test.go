@@ -96,7 +96,7 @@ func TestJobThatIsPutBackKeepsItsTally(t *testing.T) {
 		b.Serve("a", func(context.Context, *delayq.Job) error { return nil })
 		b.Pass(time.Second)
 		require.Equal(b, delayq.StateScheduled, b.State("a", "1"))
-		require.Regexp(b, ` snooze 3 2 1$`, b.RDB.HGet(ctx, root+"moved", "1").Val())
+		require.Regexp(b, `^\d{12} revive 3 2 1$`, b.RDB.HGet(ctx, root+"moved", "1").Val())
 	})
 }
 
