@@ -209,7 +209,8 @@ func TestModulesOfTheProxy(t *testing.T) {
 	require.NoError(t, r.writeProxy(dir, "HEAD"))
 	for path, want := range map[string][]string{
 		"prom": {"LICENSE", "go.mod", "p.go"},
-		"":     {".ci/lint", "CHANGELOG.md", "LICENSE", "README.md", "docs/docs_test.go", "docs/licenses.md", "go.mod", "go.work", "p.go"},
+		"": {".ci/lint", "CHANGELOG.md", "LICENSE", "README.md", "docs/acl/delayq.acl", "docs/docs_test.go", "docs/licenses.md", "go.mod", "go.work",
+			"lua/testdata/acl/v0.0.9.acl", "p.go", "tests/testdata/stored/v0.1.0.redis"},
 	} {
 		at := filepath.Join(dir, root, path, "@v")
 		list, err := os.ReadFile(filepath.Join(at, "list"))
