@@ -149,6 +149,9 @@ func keys(ctx context.Context, rdb redis.UniversalClient, prefix string) ([]stri
 	return names, nil
 }
 
+// gone is the answer of PTTL about a key that has expired since it was listed.
+const gone = time.Duration(-2)
+
 func key(ctx context.Context, rdb redis.UniversalClient, name, kind string) (Key, error) {
 	k := Key{Type: kind}
 	var err error
@@ -167,7 +170,10 @@ func key(ctx context.Context, rdb redis.UniversalClient, name, kind string) (Key
 func (t *Topic) read(ctx context.Context, rdb redis.UniversalClient, name, part, kind string) (err error) {
 	want, known := types[part]
 	if !known {
-		t.Keys[part], err = key(ctx, rdb, name, kind)
+		k, err := key(ctx, rdb, name, kind)
+		if err == nil && k.TTL != gone {
+			t.Keys[part] = k
+		}
 		return err
 	}
 	t.Types[part] = kind

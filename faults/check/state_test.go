@@ -169,3 +169,12 @@ func TestLeftoversAreCounted(t *testing.T) {
 		require.Equal(t, 4, leftovers)
 	})
 }
+
+// A key that expires between its listing and its reading is none.
+func TestKeyThatExpiresMeanwhile(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		topic := &Topic{Keys: map[string]Key{}}
+		require.NoError(t, topic.read(t.Context(), rdb, redistest.Prefix(t)+":gone", "taken:x", "hash"))
+		require.Empty(t, topic.Keys)
+	})
+}
