@@ -186,8 +186,8 @@ type JobInfo struct {
 
 	// Undecodable is set if the record cannot be read, because a later release wrote it or because
 	// it is damaged. Then Raw holds the record, or its first 48 KiB if it is from [Inspector.Jobs].
-	// If a later release wrote it, the error says its format version, and EnqueuedAt, Key, Schedule
-	// and Slot are set.
+	// If a later release wrote it, the error says its format version. Then, and if a record is
+	// damaged behind them, EnqueuedAt, Key, Schedule and Slot are set.
 	Undecodable error
 	Raw         []byte
 

@@ -25,8 +25,8 @@
 -- The field limited of meta is the number of keys that have more than a weight. Running jobs are
 -- not interrupted. Up to 1,000 of the topic are looked at. Those of the key are counted, if they
 -- were not yet. A key that waits because of its limits gets a turn. The next take parks it again if
--- they are still reached. Without any limits of keys, holders only keeps the
--- stragglers that count for the topic.
+-- they are still reached. Without any limits of keys, holders only keeps the stragglers that count
+-- for the topic.
 --
 -- Returns {'ok', now, answer}: set, or full if so many other keys have limits. Then nothing has
 -- changed.

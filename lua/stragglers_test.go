@@ -120,6 +120,19 @@ func TestCheckRestoresTheNoteOfLimits(t *testing.T) {
 	})
 }
 
+// Keys of a wrong type that only keyed jobs use keep no server from telling which runs of other
+// jobs have ended.
+func TestEndsBesideAWrongType(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		for _, key := range []string{h.Keys.Holders, h.Keys.Parked, h.Keys.Keyed, h.Keys.Turn} {
+			require.NoError(t, h.RDB.Set(t.Context(), key, "x", 0).Err())
+			_, err := h.tryEnds(keyEnd{"", "a", "1.5"})
+			require.NoError(t, err, key)
+			require.NoError(t, h.RDB.Del(t.Context(), key).Err())
+		}
+	})
+}
+
 // Holders of a wrong type hide nothing, and keep no server from telling which runs have ended.
 func TestHoldersOfAWrongType(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {

@@ -37,7 +37,8 @@ else
     ids[#ids + 1] = jobs[at + 1]
   end
   local leased = redis.call('ZMSCORE', leases, unpack(ids))
-  local places = redis.call('HMGET', keyed, unpack(ids))
+  local places = redis.pcall('HMGET', keyed, unpack(ids)) -- of a wrong type: no job has a place
+  places = places.err and {} or places
   local names = {}
   for i, id in ipairs(ids) do
     local at = first + 3 * (i - 1)
@@ -77,4 +78,5 @@ if #keys > 0 then
     ring(idle, channel, topic, waiting)
   end
 end
-return {'ok', now, redis.call('ZCARD', parked)}
+local left = redis.pcall('ZCARD', parked) -- of a wrong type: a check finds it
+return {'ok', now, type(left) == 'number' and left or 0}

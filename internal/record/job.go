@@ -194,7 +194,7 @@ func decode(raw string, whole bool) (j Job, err error) {
 	return j, nil
 }
 
-// decodeCommon reads what a record of a later release has where all have it.
+// decodeCommon reads what the records of all releases have in the same place.
 func decodeCommon(raw string) (j Job) {
 	j.Nonce = NonceOf(raw)
 	j.Options.Scheduled = raw[NonceLen+1]&flagSlot != 0

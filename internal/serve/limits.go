@@ -19,8 +19,8 @@ func (t *Topic) setDefaultLimits(ctx context.Context) bool {
 	}
 	call, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	// As the limits script does. The note comes first: limits without it are not those of places of
-	// cancelled jobs. But it must not stand beside limits that somebody has taken away.
+	// As the limits script does. The note comes first, because without it the places of cancelled
+	// jobs are not kept. It must not stand beside limits that somebody has taken away.
 	flow, err := t.Server.Calls.HGet(call, t.Keys.Meta, "flow").Result()
 	if errors.Is(err, redis.Nil) || err == nil && strings.ContainsAny(flow, "123456789") {
 		if err = t.Server.Calls.HSet(call, t.Keys.Sizes, "limits", 1).Err(); err == nil {

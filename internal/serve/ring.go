@@ -104,8 +104,7 @@ func (t *Topic) passOn(ctx context.Context, rung bool) {
 	t.handBack(ctx, CallTimeout)
 }
 
-// keepRing leaves the ring that the server got to its next take, if there was none that Redis has
-// made.
+// keepRing keeps the ring of a server for its next take, after one that Redis has not made.
 func (t *Topic) keepRing(rung bool) {
 	if rung {
 		t.taking.ring.rung.Store(true)

@@ -18,7 +18,8 @@ func (t *Topic) settleStep(ctx context.Context, k *settler, least int) loop.Next
 		clear(k.list) // do not retain settled jobs
 		t.Mu.Lock()
 		k.list = t.Outcomes.Gather(k.list[:0], least)
-		t.ended.settling += len(k.list)
+		k.flying = len(k.list)
+		t.ended.settling += k.flying
 		t.Mu.Unlock()
 		switch {
 		case len(k.list) > 0:
@@ -33,7 +34,7 @@ func (t *Topic) settleStep(ctx context.Context, k *settler, least int) loop.Next
 	}
 	doubt := k.doubt
 	k.doubt = true // even if the call ends this goroutine
-	err := t.settle(ctx, k.series.ID, k.number, k.list)
+	err := t.settle(ctx, k)
 	if err == nil {
 		k.slow.Reset()
 		k.number, k.doubt = "", false
@@ -45,7 +46,7 @@ func (t *Topic) settleStep(ctx context.Context, k *settler, least int) loop.Next
 	if stopped := ctx.Err() != nil; stopped || !k.doubt {
 		t.Mu.Lock()
 		t.Outcomes.PutBack(k.list)
-		t.ended.settling -= len(k.list)
+		t.landLocked(k)
 		t.Mu.Unlock()
 		k.number, k.doubt = "", false
 		if stopped {
@@ -78,11 +79,20 @@ type settler struct {
 	number string // of the call; empty: none
 	list   []settle.Row
 	doubt  bool // it may have been executed
+	flying int  // rows of it that nobody knows the end of
 	slow   loop.Pace
 }
 
-// settle is one call of a settling script. The outcomes are final if it returns nil.
-func (t *Topic) settle(ctx context.Context, series, number string, list []settle.Row) error {
+// landLocked notes that the rows of a call are no longer in flight. It can be called again: a hook
+// can end the goroutine of the loop, and then the call is repeated.
+func (t *Topic) landLocked(k *settler) {
+	t.ended.settling -= k.flying
+	k.flying = 0
+}
+
+// settle makes the call of a loop to a settling script. The outcomes are final if it returns nil.
+func (t *Topic) settle(ctx context.Context, k *settler) error {
+	series, number, list := k.series.ID, k.number, k.list
 	v := list[0].Verb
 	args := make([]any, 0, 8+3*len(list))
 	args = v.Open(args, t.Keys, number, list)
@@ -101,7 +111,7 @@ func (t *Topic) settle(ctx context.Context, series, number string, list []settle
 	}
 	t.Mu.Lock()
 	if err == nil {
-		t.ended.settling -= len(list)
+		t.landLocked(k)
 	}
 	for i := range list {
 		r := list[i].Run

@@ -85,8 +85,8 @@ func (t *Topic) tellEndsLocked() {
 }
 
 // unpark gives the keys of ended runs their turns, and frees the places of stragglers, which are
-// handlers of cancelled or replaced jobs. If a call fails, the ends are kept for the
-// next one, and meanwhile the ends of leases bound how long the keys wait.
+// handlers of cancelled or replaced jobs. If a call fails, the ends are kept for the next one, and
+// meanwhile the ends of leases bound how long the keys wait.
 func (t *Topic) unpark(ctx context.Context) error {
 	for {
 		t.Mu.Lock()
