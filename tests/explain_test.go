@@ -89,7 +89,6 @@ func requireExplained(b *queuetest.Bubble, x explained) {
 	}
 }
 
-// block is a handler that never returns by itself.
 // stay is a handler that goes on for a while when the job "first" is cut off.
 func stay(ctx context.Context, job *delayq.Job) error {
 	<-ctx.Done()
@@ -99,6 +98,7 @@ func stay(ctx context.Context, job *delayq.Job) error {
 	return nil
 }
 
+// block is a handler that never returns by itself.
 func block(ctx context.Context, _ *delayq.Job) error {
 	<-ctx.Done()
 	return ctx.Err()
