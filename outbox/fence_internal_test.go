@@ -326,20 +326,28 @@ func (n *node) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
-// A plan with a call that no replica confirms goes on until replicas do, however long the others
-// wait and whatever becomes of its job. Another plan would make the call once more.
-func TestTopicThatReplicasDoNotConfirm(t *testing.T) {
+// newUnconfirmed returns a relay with a job in each of the topics here and away, whose replicas are
+// those of the node.
+func newUnconfirmed(t *testing.T) (*holding, *redis.Client, *node) {
+	t.Helper()
 	h, rdb := newHolding(t)
 	n := &node{missing: true}
 	waiting := redis.NewClient(rdb.Options())
-	defer waiting.Close()
+	t.Cleanup(func() { _ = waiting.Close() })
 	waiting.AddHook(n)
 	h.client = delayq.NewClient(waiting, delayq.WaitReplicas(1, time.Second))
-	ctx, direct := t.Context(), delayq.NewClient(rdb)
 	for _, topic := range []string{"here", "away"} {
-		_, err := h.box.Enqueue(ctx, Autocommit(h.db), topic, "1", nil)
+		_, err := h.box.Enqueue(t.Context(), Autocommit(h.db), topic, "1", nil)
 		require.NoError(t, err)
 	}
+	return h, rdb, n
+}
+
+// A plan with a call that no replica confirms goes on until replicas do, however long the others
+// wait and whatever becomes of its job. Another plan would make the call once more.
+func TestTopicThatReplicasDoNotConfirm(t *testing.T) {
+	h, rdb, n := newUnconfirmed(t)
+	ctx, direct := t.Context(), delayq.NewClient(rdb)
 	require.NoError(t, h.next(ctx, new(ending)))
 	number := h.number
 	_, err := h.send(ctx)
@@ -391,17 +399,8 @@ func TestTopicThatIsRefusedBeforeReplicasConfirmIt(t *testing.T) {
 		"right": "NOPERM User relay has no permissions to access one of the keys", "memory": "OOM command not allowed when used memory > 'maxmemory'.",
 	} {
 		t.Run(name, func(t *testing.T) {
-			h, rdb := newHolding(t)
-			n := &node{missing: true}
-			waiting := redis.NewClient(rdb.Options())
-			defer waiting.Close()
-			waiting.AddHook(n)
-			h.client = delayq.NewClient(waiting, delayq.WaitReplicas(1, time.Second))
+			h, rdb, n := newUnconfirmed(t)
 			ctx, direct := t.Context(), delayq.NewClient(rdb)
-			for _, topic := range []string{"here", "away"} {
-				_, err := h.box.Enqueue(ctx, Autocommit(h.db), topic, "1", nil)
-				require.NoError(t, err)
-			}
 			require.NoError(t, h.box.Dequeue(ctx, Autocommit(h.db), "away", "2")) // the second call of its topic
 			require.NoError(t, h.next(ctx, new(ending)))
 			require.Len(t, h.plan, 3)
