@@ -131,7 +131,7 @@ func TestReviveBesideADeletion(t *testing.T) {
 	eachWorld(t, func(w *world) {
 		waits := map[outbox.Dialect]string{
 			outbox.Postgres: "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
-			// Unlike innodb_lock_waits, which stays as it was while it is read more often than ten times a second.
+			// Unlike this, innodb_lock_waits stays as it was while it is read every 10 ms.
 			outbox.MySQL: "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'innodb_row_lock_current_waits'",
 		}[w.dialect]
 		if waits == "" {
