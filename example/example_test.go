@@ -149,19 +149,15 @@ func TestReadmeProgram(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 
-	main := filepath.Join(t.TempDir(), "main.go")
-	require.NoError(t, os.WriteFile(main, program[1], 0o600))
-	out, err := exec.CommandContext(ctx, "go", "build", "-o", os.DevNull, main).CombinedOutput()
-	require.NoError(t, err, "%s", out)
-
 	address := []byte("localhost:6379")
 	require.Equal(t, 1, bytes.Count(program[1], address))
 	here := bytes.Replace(program[1], address, []byte(miniredis.RunT(t).Addr()), 1)
+	main := filepath.Join(t.TempDir(), "main.go")
 	require.NoError(t, os.WriteFile(main, here, 0o600))
 	run := exec.CommandContext(ctx, "go", "run", main)
 	var log bytes.Buffer
 	run.Stderr, run.WaitDelay = &log, time.Second
-	out, err = run.Output()
+	out, err := run.Output()
 	require.NoError(t, err, "%s%s", out, &log)
 	require.Equal(t, "cancelling order cup\n", string(out))
 	require.Contains(t, string(text), "\n```text\n"+string(out)+"```\n", "README.md says what it prints")

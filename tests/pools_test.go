@@ -14,6 +14,7 @@ import (
 
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/queuetest"
+	"github.com/delayq/delayq/internal/redistest"
 )
 
 // starts counts the starts of each topic, in their order.
@@ -157,7 +158,8 @@ func TestPoolFullIsQuiet(t *testing.T) {
 // run, one at a time. A topic that is removed gives back its worker.
 func TestPoolOfFiftyTopics(t *testing.T) {
 	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
-		const topics, jobs = 50, 40
+		const topics = 50
+		jobs := redistest.Size(40)
 		var c crowd
 		var done atomic.Int64
 		h := func(_ context.Context, job *delayq.Job) error {
@@ -179,12 +181,12 @@ func TestPoolOfFiftyTopics(t *testing.T) {
 				s.HandlerFunc(fmt.Sprint("t", i), h, delayq.Weight(i%5+1))
 			}
 		}, delayq.Pool("p", 1), delayq.InPool("p"))
-		queuetest.Until(t, func() bool { return done.Load() == topics*jobs })
+		queuetest.Until(t, func() bool { return done.Load() == int64(topics*jobs) })
 		require.NoError(t, s.Remove(t.Context(), "t0"))
 		require.NoError(t, s.HandlerFunc("later", h))
 		_, err := f.Client.Enqueue(t.Context(), "later", "a", nil)
 		require.NoError(t, err)
-		queuetest.Until(t, func() bool { return done.Load() == topics*jobs+1 })
+		queuetest.Until(t, func() bool { return done.Load() == int64(topics*jobs)+1 })
 		require.EqualValues(t, 1, c.most.Load())
 		run.Stop()
 	})

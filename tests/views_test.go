@@ -19,13 +19,13 @@ import (
 // Count, Jobs page by page, All, and the dry run of Apply. Apply then acts on just those.
 func TestViewsAgree(t *testing.T) {
 	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
-		for range redistest.Size(30) {
+		for range redistest.Size(20) {
 			seed := rand.Uint64()
 			t.Logf("seed %d", seed)
 			h := &history{Fixture: f, t: t, rng: rand.New(rand.NewPCG(seed, 0)), topic: fmt.Sprint("t", seed)}
 			for step := range 80 {
 				h.step()
-				if step%8 == 7 {
+				if step%20 == 19 {
 					h.compare()
 				}
 			}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/redistest"
 )
 
 // crontab holds rules, and how many minutes of the year 2027 match them in UTC. The numbers are
@@ -256,6 +258,14 @@ var crontabZones = []string{
 	"Antarctica/Troll",    // two hours
 }
 
+// playedZones are all zones with DELAYQ_FULL, as in CI, and else those with the oddest changes.
+func playedZones() []string {
+	if redistest.Size(10) == 10 {
+		return crontabZones
+	}
+	return []string{"UTC", "America/Santiago", "Africa/Casablanca", "Australia/Lord_Howe"}
+}
+
 // A wallMinute is a minute that clocks show, or leave out, at an instant.
 type wallMinute struct {
 	at                                int64 // Unix ms
@@ -397,7 +407,7 @@ func TestCronIsCrontab(t *testing.T) {
 	for _, line := range crontab {
 		require.NoError(t, CheckCron(line.rule))
 	}
-	for _, zone := range crontabZones {
+	for _, zone := range playedZones() {
 		t.Run(zone, func(t *testing.T) {
 			t.Parallel()
 			year := wallMinutes(t, zone, crontabYear)
@@ -459,7 +469,7 @@ func TestCronEveryHourKeepsItsInterval(t *testing.T) {
 		"0,30 * * * *": 30 * time.Minute, "0 * * * *": time.Hour, "1 * * * *": time.Hour, "45 * * * *": time.Hour, "59 0-23 * * *": time.Hour,
 		"30 */1 * * *": time.Hour, "15 12-23,0-11 * * *": time.Hour, "@hourly": time.Hour, "*/30 * * * * *": 30 * time.Second,
 	}
-	for _, zone := range crontabZones {
+	for _, zone := range playedZones() {
 		year := wallMinutes(t, zone, crontabYear)
 		for _, window := range changesOf(year) {
 			for rule, every := range rules {
@@ -480,7 +490,7 @@ func TestCronEveryHourKeepsItsInterval(t *testing.T) {
 // out.
 func TestCronDailyHasOneSlotADay(t *testing.T) {
 	t.Parallel()
-	for _, zone := range crontabZones {
+	for _, zone := range playedZones() {
 		loc := must(time.LoadLocation(zone))
 		year := wallMinutes(t, zone, crontabYear)
 		for hour := range 24 {
