@@ -26,7 +26,11 @@ type Explanation struct {
 	// Reasons has every reason that holds, the decisive one first. It is empty if the job has
 	// been ready for at most a second, no other is in front of it, and a worker is free.
 	Reasons []Reason
-	At      time.Time // when the job was read, by Redis's clock
+	// Settings has the retries, backoff, timeout and retention of the job, and who has set them.
+	// What the job leaves to its handler is known from the heartbeats of the live servers of the
+	// topic: see [JobInfo.Settings]. It is nil for a job that does not exist or is done.
+	Settings []Setting
+	At       time.Time // when the job was read, by Redis's clock
 }
 
 // A ReasonCode says what kind of reason a [Reason] is.
@@ -206,7 +210,7 @@ func (i *Inspector) Explain(ctx context.Context, topic, id string) (*Explanation
 		return nil, place.At(err)
 	}
 	verdict, reasons := c.Explain()
-	e := &Explanation{Verdict: verdict, Job: c.info, At: c.At}
+	e := &Explanation{Verdict: verdict, Job: c.info, Settings: c.settings, At: c.At}
 	for n := range reasons {
 		e.Reasons = append(e.Reasons, c.reason(&reasons[n]))
 	}
@@ -239,6 +243,7 @@ type circumstances struct {
 	explain.Facts
 	info          *JobInfo // nil: there is no such job
 	rate, keyRate Rate     // of the topic and of the key
+	settings      []Setting
 }
 
 // circumstances reads them.
@@ -354,6 +359,8 @@ func limitsFact(running int, rate Rate) explain.Limits {
 // serve divides the servers.
 func (c *circumstances) serve(topic string, servers []ServerInfo) {
 	var last *ServerInfo
+	live := slices.DeleteFunc(slices.Clone(servers), func(s ServerInfo) bool { return !s.live(c.At) })
+	c.settings = c.info.Settings(live)
 	for n, s := range servers {
 		_, handles := s.Topics[topic]
 		switch {

@@ -178,6 +178,10 @@ type TopicStatus struct {
 	PoolSize int
 	Weight   int
 
+	// Defaults are the values for jobs that do not set them. They are nil if the server is of a
+	// release that does not tell them.
+	Defaults *HandlerDefaults
+
 	// Taken is the number of jobs that the server took during Within, which ends at the heartbeat
 	// and is a minute or shorter. Both are zero in the first heartbeat, and in those of releases
 	// that do not count.
@@ -235,6 +239,9 @@ func serverInfo(id, heartbeat string) ServerInfo {
 		status := TopicStatus{
 			Workers: does.Workers, BatchSize: does.Batch, Found: does.Found, Running: does.Running, Loops: does.Loops, Taken: does.Taken, Within: does.Within,
 			Pool: does.Pool, PoolSize: does.Size, Weight: does.Weight,
+		}
+		if d := does.Defaults; d != nil {
+			status.Defaults = &HandlerDefaults{d.Retry, d.BackoffMin, d.BackoffMax, d.Timeout, d.Retention}
 		}
 		for _, job := range does.Longest {
 			status.Longest = append(status.Longest, RunningJob{ID: job.ID, Running: job.Running})

@@ -34,7 +34,8 @@ type Job struct {
 	Attempt int
 	// Retries is the number of retries after the first failure, or [Unlimited] (-1). In a handler
 	// it includes the handler's Defaults. Elsewhere -1 can also mean that the job does not set it,
-	// and that the handler's Defaults decide. Revive and Snooze restore the full number of retries.
+	// and that the handler's Defaults decide: see [JobInfo.Settings]. Revive and Snooze restore the
+	// full number of retries.
 	Retries int
 	// Snoozes is the number of times the job has been snoozed since its Enqueue.
 	Snoozes int
@@ -170,8 +171,8 @@ type JobInfo struct {
 	Errors      []AttemptError // the first and the newest ten, oldest first
 
 	// If the job does not set one of these or Retries, the field has the built-in default, which is
-	// -1 for Retries. The Defaults of the topic's handler take precedence over that value, but a
-	// client does not know them. Options returns only what the job sets.
+	// -1 for Retries. The Defaults of the topic's handler take precedence over that value: Settings
+	// returns what holds. Options returns only what the job sets.
 	BackoffFirst, BackoffLimit time.Duration // 2 s and 4096 s if the job does not set them
 	Timeout                    time.Duration // 0: none, or the job does not set it
 	ExpireAt                   time.Time     // zero: none

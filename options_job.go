@@ -10,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/delayq/delayq/internal/commit"
@@ -332,4 +334,122 @@ func (o *jobOptions) validate() error {
 		o.fail(fmt.Errorf("ExpireIn(%v) must be longer than ProcessIn(%v)", ofMS(o.ExpireIn), ofMS(o.DueIn)))
 	}
 	return invalid(o.errs)
+}
+
+// HandlerDefaults are the values that a server uses in the runs of jobs that do not set them: those
+// of the [Defaults] of the topic's handler, then those of the server's, then the built-in ones.
+type HandlerDefaults struct {
+	Retries                    int // [Unlimited] (-1), or 0 and more
+	BackoffFirst, BackoffLimit time.Duration
+	Timeout                    time.Duration // 0: none
+	Retention                  time.Duration // 0: none
+}
+
+// A SettingSource says who has set a [Setting].
+type SettingSource string
+
+// The sources of settings.
+const (
+	// The job has the value, by its own options or by the Defaults of its [Topic] or of its client.
+	SetByJob SettingSource = "by the job itself"
+	// The job does not say, and the [Defaults] of its handler or of the server do.
+	SetByHandler SettingSource = "by its handler"
+	// The job does not say. The value is the built-in default, and its handler uses it too.
+	SetByDefault SettingSource = "by default"
+	// The job does not say, and neither does a live server of its topic. The value is the built-in
+	// default.
+	SetUnlessByHandler SettingSource = "unless its handler sets it"
+)
+
+// A Setting is a value that holds in the runs of a job. [JobInfo.Settings] returns it.
+type Setting struct {
+	Name  string // retries, backoff, timeout or retention
+	Value string // as in "25" or "unlimited", "2s to 1h8m16s", "1h0m0s" or "none"
+	By    SettingSource
+}
+
+// String returns the setting in words, as in "retries: 25, by its handler".
+func (s Setting) String() string { return s.Name + ": " + s.Value + ", " + string(s.By) }
+
+// Settings returns what holds in the next run of the job: its retries, backoff, timeout and
+// retention, in this order, each with who has set it. What the job does not set is up to the
+// handler of the topic, so it is read from servers, which [Inspector.Servers] returns. If the
+// servers of the topic differ, as in the middle of a deploy, a name has a setting for each value.
+// [Explanation.Settings] has the same without a further call.
+//
+// A done job has no settings, and neither has one whose record was not read or cannot be read.
+func (info *JobInfo) Settings(servers []ServerInfo) []Setting {
+	if info == nil || info.State == StateDone || info.Partial || info.Undecodable != nil {
+		return nil
+	}
+	own := runDefaults(&info.options)
+	var handlers []HandlerDefaults
+	for _, s := range servers {
+		if does := s.Topics[info.Topic].Defaults; does != nil && !slices.Contains(handlers, *does) {
+			handlers = append(handlers, *does)
+		}
+	}
+	var list []Setting
+	for _, v := range settingValues {
+		if info.options.Retry != record.NotSet && v.name == "retries" || v.name != "retries" && v.text(&own) != noSetting {
+			list = append(list, Setting{v.name, v.text(&own), SetByJob})
+			continue
+		}
+		builtIn := v.text(&builtInDefaults)
+		if len(handlers) == 0 {
+			list = append(list, Setting{v.name, builtIn, SetUnlessByHandler})
+		}
+		for n := range handlers {
+			one := Setting{v.name, v.text(&handlers[n]), SetByHandler}
+			if one.Value == builtIn {
+				one.By = SetByDefault
+			}
+			if !slices.Contains(list, one) {
+				list = append(list, one)
+			}
+		}
+	}
+	return list
+}
+
+// noSetting is the value of what is not set.
+const noSetting = "none"
+
+// builtInDefaults are those of a handler that sets none.
+var builtInDefaults = runDefaults(&defaultRun)
+
+// settingValues are the settings and their values in words.
+var settingValues = []struct {
+	name string
+	text func(d *HandlerDefaults) string
+}{
+	{"retries", func(d *HandlerDefaults) string {
+		if d.Retries < 0 {
+			return "unlimited"
+		}
+		return strconv.Itoa(d.Retries)
+	}},
+	{"backoff", func(d *HandlerDefaults) string {
+		if d.BackoffLimit == 0 {
+			return noSetting
+		}
+		return d.BackoffFirst.String() + " to " + d.BackoffLimit.String()
+	}},
+	{"timeout", func(d *HandlerDefaults) string { return durationOrNone(d.Timeout) }},
+	{"retention", func(d *HandlerDefaults) string { return durationOrNone(d.Retention) }},
+}
+
+func durationOrNone(d time.Duration) string {
+	if d == 0 {
+		return noSetting
+	}
+	return d.String()
+}
+
+// runDefaults returns what options say of runs.
+func runDefaults(o *record.Options) HandlerDefaults {
+	return HandlerDefaults{
+		Retries: o.Retries(), BackoffFirst: ofMS(o.BackoffMin), BackoffLimit: ofMS(o.BackoffMax),
+		Timeout: ofMS(o.Timeout), Retention: ofMS(o.Retention),
+	}
 }

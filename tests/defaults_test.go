@@ -2,6 +2,7 @@ package tests
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -319,5 +320,90 @@ func TestScheduleIsEditedByTheActor(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, c.by, info.EditedBy)
 		}
+	})
+}
+
+// settings returns the settings of a job in words, from the heartbeats and as Explain has them.
+func settings(b *queuetest.Bubble, topic, id string) (list []string) {
+	b.Helper()
+	servers, err := b.Inspector.Servers(b.Context())
+	require.NoError(b, err)
+	got := b.Get(topic, id).Settings(servers)
+	e, err := b.Inspector.Explain(b.Context(), topic, id)
+	require.NoError(b, err)
+	require.Equal(b, got, e.Settings)
+	for _, s := range got {
+		list = append(list, s.String())
+	}
+	return list
+}
+
+// What a job does not set is up to its handler, and Explain and Settings say what that is.
+func TestSettingsOfAJob(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		wait := func(ctx context.Context, _ *delayq.Job) error { return delayq.Snooze(time.Hour) }
+		b.Enqueue("a", "open")
+		b.Enqueue("a", "set", delayq.Retry(0), delayq.Backoff(time.Second, time.Minute), delayq.Timeout(time.Minute), delayq.Retention(24*time.Hour))
+		b.Enqueue("a", "ever", delayq.Retry(delayq.Unlimited))
+		require.Equal(b, []string{
+			"retries: unlimited, unless its handler sets it", "backoff: 2s to 1h8m16s, unless its handler sets it",
+			"timeout: none, unless its handler sets it", "retention: none, unless its handler sets it",
+		}, settings(b, "a", "open"), "nobody serves the topic")
+		own := []string{
+			"retries: 0, by the job itself", "backoff: 1s to 1m0s, by the job itself", "timeout: 1m0s, by the job itself",
+			"retention: 24h0m0s, by the job itself",
+		}
+		require.Equal(b, own, settings(b, "a", "set"))
+
+		serve := func(topic string, server []delayq.ServerOption, handler ...delayq.HandlerOption) *queuetest.Running {
+			return queuetest.ServeMany(b.T, b.RDB, queuetest.Prefix, func(s *delayq.Server) { s.HandlerFunc(topic, wait, handler...) }, server...)
+		}
+		first := serve("a", []delayq.ServerOption{delayq.Defaults(delayq.Timeout(time.Hour), delayq.Retry(9))},
+			delayq.Defaults(delayq.Retry(25), delayq.Retention(time.Minute)))
+		serve("other", nil, delayq.Defaults(delayq.Retry(1)))
+		b.Pass(time.Second)
+		require.Equal(b, []string{
+			"retries: 25, by its handler", "backoff: 2s to 1h8m16s, by default", "timeout: 1h0m0s, by its handler", "retention: 1m0s, by its handler",
+		}, settings(b, "a", "open"))
+		require.Equal(b, own, settings(b, "a", "set"), "the job has the last word")
+		require.Equal(b, "retries: unlimited, by the job itself", settings(b, "a", "ever")[0])
+
+		// Another release of the program is on its way: a name has a setting for each value.
+		serve("*", nil, delayq.Defaults(delayq.Retry(3), delayq.Timeout(time.Hour)))
+		serve("*", nil, delayq.Defaults(delayq.Retry(3), delayq.Timeout(time.Hour)))
+		b.Pass(10 * time.Second)
+		require.ElementsMatch(b, []string{
+			"retries: 25, by its handler", "retries: 3, by its handler", "backoff: 2s to 1h8m16s, by default", "timeout: 1h0m0s, by its handler",
+			"retention: 1m0s, by its handler", "retention: none, by default",
+		}, settings(b, "a", "open"))
+		require.NoError(b, first.Stop())
+		require.Equal(b, []string{
+			"retries: 3, by its handler", "backoff: 2s to 1h8m16s, by default", "timeout: 1h0m0s, by its handler", "retention: none, by default",
+		}, settings(b, "a", "open"))
+	})
+}
+
+// A server that is gone decides nothing any more, and a done job has no settings. A server of a
+// release that does not tell its defaults leaves them open.
+func TestSettingsThatNobodyKnows(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		w := queuetest.NewWire(b.Redis)
+		b.ServeOn(w, "a", func(context.Context, *delayq.Job) error { return nil }, delayq.Defaults(delayq.Retention(time.Hour)))
+		b.Enqueue("a", "done")
+		b.Pass(time.Second)
+		require.Equal(b, delayq.StateDone, b.State("a", "done"))
+		require.Empty(b, settings(b, "a", "done"))
+		b.Enqueue("a", "open", delayq.ProcessIn(time.Hour))
+		require.Equal(b, "retention: 1h0m0s, by its handler", settings(b, "a", "open")[3])
+		w.Cut()
+		b.Pass(30 * time.Second)
+		require.Equal(b, "retention: none, unless its handler sets it", settings(b, "a", "open")[3])
+		e, err := b.Inspector.Explain(b.Context(), "a", "nobody")
+		require.NoError(b, err)
+		require.Nil(b, e.Settings)
+
+		beat := fmt.Sprint(time.Now().UnixMilli(), ` {"state":"running","topics":{"a":{"slots":1}}}`)
+		require.NoError(b, b.RDB.HSet(b.Context(), queuetest.Prefix+":servers", "old", beat).Err())
+		require.Equal(b, "retention: none, unless its handler sets it", settings(b, "a", "open")[3])
 	})
 }

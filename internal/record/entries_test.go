@@ -129,13 +129,14 @@ func TestHeartbeatRoundTrip(t *testing.T) {
 		Host: "h", PID: 7, Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Version: "v1", State: "running",
 		Topics: map[string]HeartbeatTopic{"mail": {
 			Workers: 3, Batch: 5, Running: 1, Longest: []HeartbeatJob{{"x", time.Second}}, Loops: map[string]time.Duration{"take": time.Millisecond},
-			Taken: 5, Within: time.Minute,
+			Taken: 5, Within: time.Minute, Defaults: NewHeartbeatDefaults(&Options{Retry: 3, BackoffMin: 1, BackoffMax: 2, Timeout: 4}),
 		}},
 	}
 	text, err := want.Encode()
 	require.NoError(t, err)
 	require.JSONEq(t, `{"host":"h","pid":7,"started":"2026-01-02T03:04:05Z","version":"v1","state":"running","topics":{"mail":{
-		"slots":3,"batch":5,"running":1,"longest":[{"id":"x","for":1000000000}],"taken":5,"within":60000000000,"loops":{"take":1000000}}}}`, string(text), "as docs/protocol.md says")
+		"slots":3,"batch":5,"running":1,"longest":[{"id":"x","for":1000000000}],"defaults":{"retry":3,"min":1000000,"max":2000000,"timeout":4000000},
+		"taken":5,"within":60000000000,"loops":{"take":1000000}}}}`, string(text), "as docs/protocol.md says")
 	got, at := DecodeHeartbeat("17 " + string(text))
 	require.EqualValues(t, 17, at)
 	require.Equal(t, want, got)

@@ -32,8 +32,29 @@ type HeartbeatTopic struct {
 	Taken  int64         `json:"taken,omitempty"`  // number of jobs, taken within the time Within
 	Within time.Duration `json:"within,omitempty"` // until the heartbeat; 0: unknown
 
+	// Defaults is what the runs of jobs get that do not say. Nil: an earlier release does not tell.
+	Defaults *HeartbeatDefaults `json:"defaults,omitempty"`
+
 	// Loops holds the time since the last turn of each loop: promote, take and extend.
 	Loops map[string]time.Duration `json:"loops,omitempty"`
+}
+
+// HeartbeatDefaults are the values of runs that the handler of a topic decides about.
+type HeartbeatDefaults struct {
+	Retry      int           `json:"retry"` // below 0: unlimited
+	BackoffMin time.Duration `json:"min"`
+	BackoffMax time.Duration `json:"max"`
+	Timeout    time.Duration `json:"timeout,omitempty"`
+	Retention  time.Duration `json:"retention,omitempty"`
+}
+
+// NewHeartbeatDefaults returns the values that options have.
+func NewHeartbeatDefaults(o *Options) *HeartbeatDefaults {
+	const ms = time.Millisecond
+	return &HeartbeatDefaults{
+		Retry: o.Retries(), BackoffMin: time.Duration(o.BackoffMin) * ms, BackoffMax: time.Duration(o.BackoffMax) * ms,
+		Timeout: time.Duration(o.Timeout) * ms, Retention: time.Duration(o.Retention) * ms,
+	}
 }
 
 // A HeartbeatJob says how long a job has been running, by the server's clock.

@@ -127,6 +127,7 @@ func (t *Topic) status(now time.Time) record.HeartbeatTopic {
 	if m := t.Workers.Member; m != nil {
 		info.Pool, info.Size, info.Weight = m.Pool.Name, m.Pool.Size, m.Weight
 	}
+	info.Defaults = record.NewHeartbeatDefaults(&t.config.Defaults)
 	info.Taken, info.Within = t.vital.pace.mark(now, t.owned.Added)
 	at := t.clock.At(now)
 	for r := range t.owned.Running {
