@@ -87,16 +87,17 @@ const (
 	// Since: the last heartbeat of one that has not. The reason is a decisive one if Others is 0.
 	ReasonServerSilent ReasonCode = "server_silent"
 	// The job has been due for more than a second, nothing is in its way, and no server has taken
-	// it. Since: when it was due. Running, Workers, Servers; Server, Host, LoopAge: the newest
-	// heartbeat.
+	// it, although workers were idle at the last heartbeats. Since: when it was due. Running,
+	// Workers, Servers; Server, Host, LoopAge: the newest heartbeat.
 	ReasonNotTaken ReasonCode = "not_taken"
 
 	// The job is due and still in the bucket. Since: when it was due. Ahead: jobs that are due
 	// before it. LoopAge: how long ago a live server last tried to promote.
 	ReasonNotPromoted ReasonCode = "not_promoted"
-	// All workers of the topic are busy. Running, Workers, Servers; Job, For, Server, Host: the
-	// job that had been running the longest at the last heartbeat of its server. It can have
-	// finished since.
+	// All workers of the topic are busy, or were at the last heartbeats while the job has been due
+	// for more than a second. The handler of a cancelled job keeps its worker busy too. Running,
+	// Workers, Servers; Job, For, Server, Host: the job that had been running the longest at the
+	// last heartbeat of its server. It can have finished since.
 	ReasonAllBusy ReasonCode = "all_busy"
 	// All workers of the topic's [Pool] were busy, some of them with other topics, at the last
 	// heartbeats of all servers that take its jobs. Running, Workers: those of the pools; Servers.
@@ -115,7 +116,8 @@ const (
 	ReasonKeyBlocked ReasonCode = "key_blocked"
 	// Too few jobs are ready for a batch: see [Gather]. Until: when a batch begins nevertheless.
 	ReasonGathering ReasonCode = "gathering"
-	// Other jobs are in front of this one. Ahead, More, PerSecond, Wait.
+	// Other jobs are in front of this one, or keys are in the round: see [Key]. Ahead, More, Keys,
+	// PerSecond; Wait, if there are no keys.
 	ReasonBehind ReasonCode = "behind"
 	// The job has a key: see [Key]. Other jobs of the key are in front of it, or other keys are in
 	// the round. Ahead: those jobs. Keys; PerSecond.

@@ -33,12 +33,12 @@
 -- the bucket are due before it, -1 if it is not there. leased is the number of leases that are not
 -- over. flow has the fields hold, holdby, holdwhy, flow, tat and gather of meta. before is how many
 -- jobs of its key are in front of it in its lane, -1 if it is not in a lane. Then ahead is -1 and
--- whole is 1. keys is the number of keys in turn. until is the end of the hold of its key, if it is
--- in a lane and the key is held. limit is empty unless it is in a lane and the key is parked. Then
--- it has when the key gets a turn, the number of its entries in holders, what is set for it, how
--- many of these entries are of stragglers, and if the key waits for a job that comes before this
--- one, its ID, and when it is due, or '' if it is dead. stragglers is the number of all of the
--- topic.
+-- whole is 1. keys is the number of keys in turn, with the empty one if the job is in ready. until
+-- is the end of the hold of its key, if it is in a lane and the key is held. limit is empty unless
+-- it is in a lane and the key is parked. Then it has when the key gets a turn, the number of its
+-- entries in holders, what is set for it, how many of these entries are of stragglers, and if the
+-- key waits for a job that comes before this one, its ID, and when it is due, or '' if it is dead.
+-- stragglers is the number of all of the topic.
 -- Cost: O(log N + look).
 -- Uses: now place
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -52,10 +52,21 @@ local record, result = redis.call('HGET', pool, id), redis.call('HGET', results,
 local due, lease = redis.call('ZSCORE', bucket, id), redis.call('ZSCORE', leases, id)
 local burial = redis.call('ZSCORE', dead, id)
 
--- position returns the index of the job among the first entries of a list, or nil.
+-- wakers counts those of the first n entries of a list that only wake a server: see
+-- prelude/rouse.lua.
+local function wakers(list, n)
+  local some = 0
+  for _, at in ipairs(redis.call('LPOS', list, '', 'COUNT', 64, 'MAXLEN', look)) do
+    some = some + (at < n and 1 or 0)
+  end
+  return some
+end
+
+-- position returns the index of the job among the first entries of a list, or nil. Those that only
+-- wake a server do not count.
 local function position(list)
   local at = redis.call('LPOS', list, id, 'MAXLEN', look)
-  return type(at) == 'number' and at or nil
+  return type(at) == 'number' and at - wakers(list, at) or nil
 end
 
 -- Entries of stragglers from here on count, those of the topic and, with another first part, of a
@@ -90,15 +101,18 @@ if record and before < 0 and not due and not lease and not burial then
   local at = position(handoff)
   if not at then
     at = position(ready)
-    at = at and handed + at
+    at = at and at + handed - wakers(handoff, handed)
   end
   ahead = at or -1
   whole = math.max(handed, waits) <= look and 1 or 0
 end
 
--- Ready can have its turn for nothing but an ID that wakes a server.
-local keys = redis.call('ZCARD', turn)
-if redis.call('ZSCORE', turn, '') and (redis.call('LRANGE', ready, 0, 0)[1] or '') == '' then
+-- Ready can have its turn for nothing but an ID that wakes a server. A job there gets its turn by
+-- the next take.
+local keys, plain = redis.call('ZCARD', turn), redis.call('ZSCORE', turn, '')
+if ahead >= 0 then
+  keys = keys + (plain and 0 or 1)
+elseif plain and (redis.call('LRANGE', ready, 0, 0)[1] or '') == '' then
   keys = keys - 1
 end
 

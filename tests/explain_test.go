@@ -597,6 +597,37 @@ var scenes = map[string]func(b *queuetest.Bubble) explained{
 			},
 		}
 	},
+	"the handler of a cancelled job occupies the worker": func(b *queuetest.Bubble) explained {
+		b.Serve("t", func(ctx context.Context, _ *delayq.Job) error { <-ctx.Done(); time.Sleep(3 * time.Second); return nil }, delayq.Concurrency(1))
+		b.Enqueue("t", "first")
+		b.Pass(6 * time.Second)
+		_, err := b.Client.Dequeue(b.Context(), "t", "first")
+		require.NoError(b, err)
+		b.Enqueue("t", "x")
+		b.Pass(2 * time.Second)
+		return explained{
+			"x", `Ready, but not running: 1 of 1 workers are busy, the longest of them for 5s with job "first" on server S of host H.`,
+			[]delayq.Reason{{Code: delayq.ReasonAllBusy, Running: 1, Workers: 1, Servers: 1, Job: "first", For: 5 * time.Second, Server: "S", Host: "H"}},
+		}
+	},
+	"without a key, between keys": func(b *queuetest.Bubble) explained {
+		b.Serve("t", block, delayq.Concurrency(1))
+		b.Enqueue("t", "running")
+		b.Pass(0)
+		for i := range 6 {
+			b.Enqueue("t", fmt.Sprint("of a key ", i), delayq.Key(fmt.Sprint(i%3)))
+		}
+		b.Enqueue("t", "x")
+		b.Pass(6 * time.Second)
+		return explained{
+			"x", "Ready, but not running: 1 of 1 workers are busy, and 4 keys take turns, with the jobs without a key as one of them; " +
+				"the servers take 0.2 jobs/s.",
+			[]delayq.Reason{
+				{Code: delayq.ReasonAllBusy, Running: 1, Workers: 1, Servers: 1, Job: "running", For: 5 * time.Second, Server: "S", Host: "H"},
+				{Code: delayq.ReasonBehind, Keys: 4, PerSecond: 0.2},
+			},
+		}
+	},
 	"killed, a moment ago": func(b *queuetest.Bubble) explained {
 		w := queuetest.NewWire(b.Redis)
 		b.ServeOn(w, "t", block, delayq.Concurrency(4))

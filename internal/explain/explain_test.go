@@ -31,6 +31,23 @@ func TestExplain(t *testing.T) {
 			f.Job.Due, f.Takers[0].SeenAt = noon.Add(-3*time.Second), noon.Add(-4*time.Second)
 		}, "Ready, but not running: it was due at 2026-03-01 11:59:57.000 UTC, 3s ago, nothing is in front of it now, and no server has taken it; " +
 			"1 of 2 workers seemed free, and the newest heartbeat, of server s1 of host h1, is 4s old.", []Code{NotTaken}},
+		"next, and a cancelled handler occupies the worker": {func(f *Facts) {
+			f.Job.Due, f.Takers[0].Running, f.Leased = noon.Add(-3*time.Second), 2, 0
+			f.Takers[0].Longest = []Run{{ID: "cancelled", For: time.Minute}}
+		}, `Ready, but not running: 2 of 2 workers are busy, the longest of them for 1m with job "cancelled" on server s1 of host h1.`, []Code{AllBusy}},
+		"just due, and all were busy": {func(f *Facts) { f.Takers[0].Running = 2 }, "Ready: it is next, and 1 of 2 workers are free.", nil},
+		"next, and one of two servers was idle": {func(f *Facts) {
+			f.Job.Due, f.Takers[0].Running, f.Leased = noon.Add(-3*time.Second), 2, 0
+			f.Takers = append(f.Takers, Server{ID: "s2", SeenAt: noon.Add(-time.Second), Workers: 1, Capacity: 1})
+		}, "Ready, but not running: it was due at 2026-03-01 11:59:57.000 UTC, 3s ago, nothing is in front of it now, and no server has taken it; " +
+			"3 of 3 workers seemed free, and the newest heartbeat, of server s1 of host h1, is 0s old.", []Code{NotTaken}},
+		"next, and the limit was reached": {func(f *Facts) {
+			f.Job.Due, f.Leased, f.Limits.Running = noon.Add(-3*time.Second), 0, 1
+		}, "Ready, but not running: 1 job is running, and the limit of the topic is 1.", []Code{TopicLimit}},
+		"without a key, and keys take turns": {func(f *Facts) {
+			f.Job.Due, f.Keys = noon.Add(-3*time.Second), 4
+		}, "Ready, but not running: 4 keys take turns, with the jobs without a key as one of them; the servers take 1 jobs/s.",
+			[]Code{Behind}},
 		"one late heartbeat": {func(f *Facts) { f.Takers[0].SeenAt = noon.Add(-11 * time.Second) },
 			"Ready: it is next, and 1 of 2 workers are free.", nil},
 		"silent": {func(f *Facts) {

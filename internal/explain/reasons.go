@@ -86,7 +86,7 @@ func (f *Facts) held() (list []Reason) {
 	case f.is(stateReady):
 		add(f.queued()...)
 		if f.since(f.Job.Due) > grace && len(list) == 0 {
-			add(f.untaken())
+			add(f.next())
 		}
 	}
 	if silent := f.silent(); len(silent) > 0 && len(silent) < len(f.Takers) {
@@ -199,6 +199,24 @@ func (f *Facts) unpromoted() Reason {
 	return r
 }
 
+// next returns why the next job has not been taken although no lease is in its way. The workers can
+// be busy all the same: with handlers of jobs that were cancelled, or with jobs that have ended in
+// this moment. Then they were busy at their last heartbeats.
+func (f *Facts) next() Reason {
+	running := 0
+	for _, s := range f.Takers {
+		running += s.Running
+	}
+	limit := f.Limits.Running
+	switch workers := f.workers(); {
+	case workers > 0 && running >= workers:
+		return f.busy()
+	case limit > 0 && running >= limit:
+		return Reason{Code: TopicLimit, Running: limit, Limit: int64(limit)}
+	}
+	return f.untaken()
+}
+
 // untaken says that a job has not been taken although nothing is in its way.
 func (f *Facts) untaken() Reason {
 	r := Reason{Code: NotTaken, Since: f.Job.Due, Servers: len(f.Takers), Workers: f.workers()}
@@ -242,17 +260,8 @@ func (f *Facts) queued() (list []Reason) {
 	if !f.Next.IsZero() {
 		list = append(list, Reason{Code: TopicRate, Until: f.Next, Rate: limits.Rate, Ahead: max(0, f.Ahead)})
 	}
-	workers := f.workers()
-	if workers > 0 && f.allBusy() {
-		r := Reason{Code: AllBusy, Running: workers, Workers: workers, Servers: len(f.Takers)}
-		for _, s := range f.Takers {
-			for _, job := range s.Longest {
-				if job.For > r.For {
-					r.Job, r.For, r.Server, r.Host = job.ID, job.For, s.ID, s.Host
-				}
-			}
-		}
-		list = append(list, r)
+	if f.workers() > 0 && f.allBusy() {
+		list = append(list, f.busy())
 	} else if size := f.busyPools(); size > 0 {
 		list = append(list, Reason{Code: PoolBusy, Running: size, Workers: size, Servers: len(f.Takers)})
 	}
@@ -263,17 +272,33 @@ func (f *Facts) queued() (list []Reason) {
 		return list
 	}
 	more := f.Ahead < 0 && !f.Whole
-	if f.Ahead <= 0 && !more {
+	if f.Ahead <= 0 && !more && f.Keys <= 1 {
 		return list
 	}
-	r := Reason{Code: Behind, Ahead: f.Ahead, More: more, PerSecond: f.pace()}
+	r := Reason{Code: Behind, Ahead: max(0, f.Ahead), More: more, PerSecond: f.pace()}
+	if f.Keys > 1 {
+		r.Keys = f.Keys
+	}
 	switch {
 	case more:
 		r.Ahead = Look
-	case r.PerSecond > 0 && len(f.Pauses) == 0:
+	case r.PerSecond > 0 && len(f.Pauses) == 0 && r.Keys == 0:
 		r.Wait = time.Duration(float64(r.Ahead) / r.PerSecond * float64(time.Second))
 	}
 	return append(list, r)
+}
+
+// busy says that all workers are.
+func (f *Facts) busy() Reason {
+	r := Reason{Code: AllBusy, Running: f.workers(), Workers: f.workers(), Servers: len(f.Takers)}
+	for _, s := range f.Takers {
+		for _, job := range s.Longest {
+			if job.For > r.For {
+				r.Job, r.For, r.Server, r.Host = job.ID, job.For, s.ID, s.Host
+			}
+		}
+	}
+	return r
 }
 
 // workers returns the number of workers of the servers that take jobs.

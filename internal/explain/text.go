@@ -153,6 +153,12 @@ func (r *Reason) clause(now time.Time) string {
 		if r.More {
 			text = "more than " + text
 		}
+		if r.Keys > 0 {
+			turns := grouped(r.Keys) + " keys take turns, with the jobs without a key as one of them"
+			if text += ", and " + turns; r.Ahead == 0 {
+				text = turns
+			}
+		}
 		if r.Wait > 0 {
 			text += fmt.Sprintf("; at %s jobs/s it starts in about %s", speed(r.PerSecond), span(r.Wait))
 		} else if r.PerSecond > 0 {
