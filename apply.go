@@ -14,8 +14,9 @@ import (
 	"github.com/delayq/delayq/internal/script"
 )
 
-// An Action is what [Client.Apply] does with each job: [Cancel], [RunNow], [RescheduleTo],
-// [ReviveDead], [BuryBecause] or [Purge].
+// An Action is what [Client.Apply] does with each job: [Cancel], [RunNow], [Reschedule], [Revive],
+// [Bury] or [Delete]. It has the name of the call that does the same with one job. That of Cancel is
+// [Client.Dequeue], and that of RunNow is [Client.Reschedule].
 type Action struct {
 	name    string
 	states  []State // of the jobs that it fits
@@ -32,12 +33,12 @@ func Cancel() Action {
 
 // RunNow makes scheduled jobs ready, as [Client.Reschedule] does with a due time of now. With
 // [Spread], jobs that are due before their share of the time keep their due time and are skipped.
-// Jobs that were rescheduled to a time in it before are passed over, as by [RescheduleTo].
+// Jobs that were rescheduled to a time in it before are passed over, as by [Reschedule].
 func RunNow() Action {
 	return Action{name: "run now", kind: commit.Reschedule, states: []State{StateScheduled}, spreads: true, due: ProcessIn(0)}
 }
 
-// RescheduleTo gives scheduled or ready jobs another due time, as [Client.Reschedule] does. A
+// Reschedule gives scheduled or ready jobs another due time, as [Client.Reschedule] does. A
 // duration ([ProcessIn]) counts from the beginning of the Apply, so all jobs get the same due time,
 // or with [Spread] one in the time after it. A job that was rescheduled to such a time before is
 // passed over: it counts only in [Applied.Examined]. Jobs that would expire by then fail and are
@@ -45,24 +46,25 @@ func RunNow() Action {
 //
 // If an Apply is continued from a [Cursor], use [ProcessAt]: a duration would count from the new
 // beginning, and jobs that the first Apply has moved would be moved again.
-func RescheduleTo(due DueOption) Action {
+func Reschedule(due DueOption) Action {
 	return Action{name: "reschedule", kind: commit.Reschedule, states: []State{StateScheduled, StateReady}, spreads: true, due: due}
 }
 
-// ReviveDead moves dead jobs back to ready, as [Client.Revive] does, or with [Spread] into the
-// time after now. It leaves jobs dead that were buried after the Apply began.
-func ReviveDead() Action {
+// Revive moves dead jobs back to ready, as [Client.Revive] does, or with [Spread] into the time
+// after now. It leaves jobs dead that were buried after the Apply began.
+func Revive() Action {
 	return Action{name: "revive", kind: commit.Revive, states: []State{StateDead}, spreads: true, due: ProcessIn(0)}
 }
 
-// BuryBecause moves scheduled or ready jobs to the dead, as [Client.Bury] does.
-func BuryBecause(reason string) Action {
+// Bury moves scheduled or ready jobs to the dead, as [Client.Bury] does.
+func Bury(reason string) Action {
 	return Action{name: "bury", kind: commit.Bury, states: []State{StateScheduled, StateReady}, reason: reason}
 }
 
-// Purge deletes dead or done jobs, and everything that is kept of them.
-func Purge() Action {
-	return Action{name: "purge", kind: commit.Delete, states: []State{StateDead, StateDone}}
+// Delete deletes done jobs, as [Client.Delete] does, or dead ones, and everything that is kept of
+// them.
+func Delete() Action {
+	return Action{name: "delete", kind: commit.Delete, states: []State{StateDead, StateDone}}
 }
 
 // An ApplyOption is an option of [Client.Apply].
@@ -95,10 +97,10 @@ func AtMost(jobs int64) ApplyOption {
 	}
 }
 
-// Spread gives the jobs of [RunNow], [RescheduleTo] and [ReviveDead] due times that are spread
-// evenly over a time, from 1 ms to 100 years. It begins with the Apply, or with the due time of
-// RescheduleTo, and must end by 20 November 2286. The order of the jobs does not matter to their
-// due times. Jobs whose share has passed when their turn comes are due immediately.
+// Spread gives the jobs of [RunNow], [Reschedule] and [Revive] due times that are spread evenly
+// over a time, from 1 ms to 100 years. It begins with the Apply, or with the due time of
+// Reschedule, and must end by 20 November 2286. The order of the jobs does not matter to their due
+// times. Jobs whose share has passed when their turn comes are due immediately.
 func Spread(over time.Duration) ApplyOption {
 	return func(o *applyOptions) {
 		if o.spread = over; over < time.Millisecond || over > maxDelay {
@@ -153,7 +155,7 @@ const (
 // taken in the meantime is not hit by an Apply to ready jobs. A filter such as Query.Headers or
 // Query.Error is not evaluated again. Jobs that enter the state while Apply runs may be found or
 // not. So a job that has left the state and has come back may be changed again, for example one
-// that has failed and backs off after [RunNow]. Only [ReviveDead] leaves out all jobs that were
+// that has failed and backs off after [RunNow]. Only [Revive] leaves out all jobs that were
 // buried after the Apply began, so that it ends even if all revived jobs die again.
 //
 // Query.Limit is the size of a step. Default and maximum: 500; larger values count as 500.
@@ -231,12 +233,12 @@ func (r *application) prepare(ctx context.Context, opts []ApplyOption) error {
 	}
 	switch {
 	case a.name == "":
-		r.opts.refuse("zero Action: must be Cancel, RunNow, RescheduleTo, ReviveDead, BuryBecause or Purge")
+		r.opts.refuse("zero Action: must be Cancel, RunNow, Reschedule, Revive, Bury or Delete")
 	case !slices.Contains(a.states, r.query.State):
 		r.opts.refuse("state %q: must be %s to %s jobs", r.query.State, strings.Join(states, " or "), a.name)
 	}
 	if r.opts.spread != 0 && !a.spreads && a.name != "" {
-		r.opts.refuse("Spread: only RunNow, RescheduleTo and ReviveDead have due times")
+		r.opts.refuse("Spread: only RunNow, Reschedule and Revive have due times")
 	}
 	errs := []error{r.client.validate(ctx, r.query.Topic, "")}
 	if a.kind == commit.Bury {

@@ -83,3 +83,33 @@ func TestHeartbeatsAreListed(t *testing.T) {
 		require.Contains(t, said, m[1])
 	}
 }
+
+// A bulk act has the name of the call that does the same with one job. Cancelling keeps the name of
+// the first release for one job, and to run a job now is to reschedule it.
+func TestBulkActsHaveTheNamesOfSingleOnes(t *testing.T) {
+	t.Parallel()
+	var acts []string
+	of := map[string]bool{} // methods of Client
+	for _, file := range proseGo(t) {
+		for _, decl := range file.Decls {
+			f, is := decl.(*ast.FuncDecl)
+			switch {
+			case !is:
+			case f.Recv == nil && f.Type.Results != nil && len(f.Type.Results.List) == 1:
+				if id, is := f.Type.Results.List[0].Type.(*ast.Ident); is && id.Name == "Action" {
+					acts = append(acts, f.Name.Name)
+				}
+			case f.Recv != nil:
+				if star, is := f.Recv.List[0].Type.(*ast.StarExpr); is {
+					if id, is := star.X.(*ast.Ident); is && id.Name == "Client" {
+						of[f.Name.Name] = true
+					}
+				}
+			}
+		}
+	}
+	require.Greater(t, len(acts), 4)
+	for _, act := range acts {
+		require.True(t, of[act] || of[act+"Batch"] || act == "RunNow", act)
+	}
+}

@@ -401,7 +401,7 @@ func (f *fleet) clear() {
 		report, err := f.client.Inspector.Check(ctx, topic)
 		require.NoError(f.t, err)
 		require.Empty(f.t, report.Findings, topic)
-		_, err = f.client.Apply(ctx, delayq.Query{Topic: topic, State: delayq.StateDead}, delayq.Purge())
+		_, err = f.client.Apply(ctx, delayq.Query{Topic: topic, State: delayq.StateDead}, delayq.Delete())
 		require.NoError(f.t, err)
 	}
 	f.end(f.servers...)

@@ -196,9 +196,9 @@ var deeds = []deed{
 	{"RemoveTopic", empty, func(c *caller) error { return c.RemoveTopic(c.ctx, c.topic) }},
 	{"Apply", nil, apply(delayq.StateScheduled, delayq.Cancel())},
 	{"Apply", nil, apply(delayq.StateScheduled, delayq.RunNow())},
-	{"Apply", nil, apply(delayq.StateReady, delayq.BuryBecause("why"))},
-	{"Apply", nil, apply(delayq.StateDead, delayq.ReviveDead(), delayq.Spread(time.Second/2))},
-	{"Apply", nil, apply(delayq.StateDone, delayq.Purge())},
+	{"Apply", nil, apply(delayq.StateReady, delayq.Bury("why"))},
+	{"Apply", nil, apply(delayq.StateDead, delayq.Revive(), delayq.Spread(time.Second/2))},
+	{"Apply", nil, apply(delayq.StateDone, delayq.Delete())},
 }
 
 func replace(id string, opts ...delayq.JobOption) func(c *caller) error {

@@ -48,22 +48,22 @@ func TestActOnAJobThatWasRead(t *testing.T) {
 			done         bool
 			state        delayq.State // afterwards; empty: gone
 		}{
-			"purge dead":                 {bury, nothing, delayq.Purge(), true, ""},
-			"purge what was revived":     {bury, revive, delayq.Purge(), false, delayq.StateReady},
-			"purge what died again":      {bury, again, delayq.Purge(), false, delayq.StateDead},
+			"delete dead":                {bury, nothing, delayq.Delete(), true, ""},
+			"delete what was revived":    {bury, revive, delayq.Delete(), false, delayq.StateReady},
+			"delete what died again":     {bury, again, delayq.Delete(), false, delayq.StateDead},
 			"cancel dead":                {bury, nothing, delayq.Cancel(), true, ""},
 			"cancel what was revived":    {bury, revive, delayq.Cancel(), false, delayq.StateReady},
-			"revive dead":                {bury, nothing, delayq.ReviveDead(), true, delayq.StateReady},
-			"revive what died again":     {bury, again, delayq.ReviveDead(), false, delayq.StateDead},
+			"revive dead":                {bury, nothing, delayq.Revive(), true, delayq.StateReady},
+			"revive what died again":     {bury, again, delayq.Revive(), false, delayq.StateDead},
 			"cancel scheduled":           {enqueue, nothing, delayq.Cancel(), true, ""},
 			"cancel what was moved":      {enqueue, move, delayq.Cancel(), false, delayq.StateScheduled},
-			"bury scheduled":             {enqueue, nothing, delayq.BuryBecause("x"), true, delayq.StateDead},
-			"bury what was moved":        {enqueue, move, delayq.BuryBecause("x"), false, delayq.StateScheduled},
+			"bury scheduled":             {enqueue, nothing, delayq.Bury("x"), true, delayq.StateDead},
+			"bury what was moved":        {enqueue, move, delayq.Bury("x"), false, delayq.StateScheduled},
 			"run scheduled":              {enqueue, nothing, delayq.RunNow(), true, delayq.StateReady},
 			"run what was moved":         {enqueue, move, delayq.RunNow(), false, delayq.StateScheduled},
-			"reschedule":                 {enqueue, nothing, delayq.RescheduleTo(delayq.ProcessIn(time.Minute)), true, delayq.StateScheduled},
-			"reschedule what was moved":  {enqueue, move, delayq.RescheduleTo(delayq.ProcessIn(time.Minute)), false, delayq.StateScheduled},
-			"reschedule, but what to":    {enqueue, nothing, delayq.RescheduleTo(delayq.ProcessAt(time.Unix(1<<40, 0))), false, delayq.StateScheduled},
+			"reschedule":                 {enqueue, nothing, delayq.Reschedule(delayq.ProcessIn(time.Minute)), true, delayq.StateScheduled},
+			"reschedule what was moved":  {enqueue, move, delayq.Reschedule(delayq.ProcessIn(time.Minute)), false, delayq.StateScheduled},
+			"reschedule, but what to":    {enqueue, nothing, delayq.Reschedule(delayq.ProcessAt(time.Unix(1<<40, 0))), false, delayq.StateScheduled},
 			"cancel what does not exist": {enqueue, func(id string) { _, _ = f.Client.Dequeue(t.Context(), "topic", id) }, delayq.Cancel(), false, ""},
 		} {
 			c.make(name)

@@ -32,7 +32,7 @@ func fill(t *testing.T, f *queuetest.Fixture, name string, n int, opts ...delayq
 func killed(t *testing.T, f *queuetest.Fixture, name string, n int, opts ...delayq.JobOption) {
 	t.Helper()
 	fill(t, f, name, n, append(opts, delayq.ProcessIn(time.Hour))...)
-	sum, err := f.Client.Apply(t.Context(), delayq.Query{Topic: "topic", State: delayq.StateScheduled, IDPrefix: name}, delayq.BuryBecause("for the test"))
+	sum, err := f.Client.Apply(t.Context(), delayq.Query{Topic: "topic", State: delayq.StateScheduled, IDPrefix: name}, delayq.Bury("for the test"))
 	require.NoError(t, err)
 	require.EqualValues(t, n, sum.Done)
 }
@@ -83,14 +83,14 @@ func TestApplyActsOnAllThatMatch(t *testing.T) {
 			{"cancel ready", delayq.StateReady, func() { fill(t, f, "a", n, none) }, delayq.Cancel(), ""},
 			{"cancel dead", delayq.StateDead, func() { killed(t, f, "a", n) }, delayq.Cancel(), ""},
 			{"run now", delayq.StateScheduled, func() { fill(t, f, "a", n, later) }, delayq.RunNow(), delayq.StateReady},
-			{"delay ready", delayq.StateReady, func() { fill(t, f, "a", n, none) }, delayq.RescheduleTo(delayq.ProcessIn(3 * time.Hour)), delayq.StateScheduled},
-			{"delay scheduled", delayq.StateScheduled, func() { fill(t, f, "a", n, later) }, delayq.RescheduleTo(delayq.ProcessIn(3 * time.Hour)), delayq.StateScheduled},
-			{"hasten scheduled", delayq.StateScheduled, func() { fill(t, f, "a", n, later) }, delayq.RescheduleTo(none), delayq.StateReady},
-			{"revive", delayq.StateDead, func() { killed(t, f, "a", n) }, delayq.ReviveDead(), delayq.StateReady},
-			{"bury scheduled", delayq.StateScheduled, func() { fill(t, f, "a", n, later) }, delayq.BuryBecause("why"), delayq.StateDead},
-			{"bury ready", delayq.StateReady, func() { fill(t, f, "a", n, none) }, delayq.BuryBecause("why"), delayq.StateDead},
-			{"purge dead", delayq.StateDead, func() { killed(t, f, "a", n) }, delayq.Purge(), ""},
-			{"purge done", delayq.StateDone, func() { finished(t, f, "a", n) }, delayq.Purge(), ""},
+			{"delay ready", delayq.StateReady, func() { fill(t, f, "a", n, none) }, delayq.Reschedule(delayq.ProcessIn(3 * time.Hour)), delayq.StateScheduled},
+			{"delay scheduled", delayq.StateScheduled, func() { fill(t, f, "a", n, later) }, delayq.Reschedule(delayq.ProcessIn(3 * time.Hour)), delayq.StateScheduled},
+			{"hasten scheduled", delayq.StateScheduled, func() { fill(t, f, "a", n, later) }, delayq.Reschedule(none), delayq.StateReady},
+			{"revive", delayq.StateDead, func() { killed(t, f, "a", n) }, delayq.Revive(), delayq.StateReady},
+			{"bury scheduled", delayq.StateScheduled, func() { fill(t, f, "a", n, later) }, delayq.Bury("why"), delayq.StateDead},
+			{"bury ready", delayq.StateReady, func() { fill(t, f, "a", n, none) }, delayq.Bury("why"), delayq.StateDead},
+			{"delete dead", delayq.StateDead, func() { killed(t, f, "a", n) }, delayq.Delete(), ""},
+			{"delete done", delayq.StateDone, func() { finished(t, f, "a", n) }, delayq.Delete(), ""},
 		} {
 			test.stage()
 			others()
@@ -186,18 +186,18 @@ func TestApplySkipsWhatHasMovedOn(t *testing.T) {
 		}{
 			{"cancel", delayq.StateScheduled, delayq.Cancel(), fates},
 			{"run now", delayq.StateScheduled, delayq.RunNow(), fates},
-			{"reschedule", delayq.StateScheduled, delayq.RescheduleTo(delayq.ProcessIn(time.Minute)), fates},
-			{"bury", delayq.StateScheduled, delayq.BuryBecause("why"), fates},
+			{"reschedule", delayq.StateScheduled, delayq.Reschedule(delayq.ProcessIn(time.Minute)), fates},
+			{"bury", delayq.StateScheduled, delayq.Bury("why"), fates},
 			{"cancel dead", delayq.StateDead, delayq.Cancel(), dead},
-			{"revive", delayq.StateDead, delayq.ReviveDead(), dead},
-			{"purge dead", delayq.StateDead, delayq.Purge(), dead},
+			{"revive", delayq.StateDead, delayq.Revive(), dead},
+			{"delete dead", delayq.StateDead, delayq.Delete(), dead},
 		} {
 			for fate := range test.fates {
 				f.Enqueue(fate, delayq.ProcessIn(time.Hour))
 			}
 			f.Enqueue("stays", delayq.ProcessIn(time.Hour))
 			if test.state == delayq.StateDead {
-				_, err := f.Client.Apply(ctx, query(delayq.StateScheduled), delayq.BuryBecause(""))
+				_, err := f.Client.Apply(ctx, query(delayq.StateScheduled), delayq.Bury(""))
 				require.NoError(t, err)
 				require.NoError(t, eventually(t, f))
 			}
@@ -378,10 +378,10 @@ func TestApplyDryRunWritesNothing(t *testing.T) {
 			calls  int
 		}{
 			{query(delayq.StateScheduled), delayq.Cancel(), 1800, nil, 1},
-			{delayq.Query{Topic: "topic", State: delayq.StateScheduled, IDPrefix: "b"}, delayq.BuryBecause("x"), 300, nil, 2},
+			{delayq.Query{Topic: "topic", State: delayq.StateScheduled, IDPrefix: "b"}, delayq.Bury("x"), 300, nil, 2},
 			{query(delayq.StateScheduled), delayq.RunNow(), 1234, []delayq.ApplyOption{delayq.AtMost(1234)}, 2},
-			{query(delayq.StateDead), delayq.ReviveDead(), 200, []delayq.ApplyOption{delayq.Spread(time.Hour), delayq.Pace(1)}, 1},
-			{query(delayq.StateDone), delayq.Purge(), 0, nil, 1},
+			{query(delayq.StateDead), delayq.Revive(), 200, []delayq.ApplyOption{delayq.Spread(time.Hour), delayq.Pace(1)}, 1},
+			{query(delayq.StateDone), delayq.Delete(), 0, nil, 1},
 		} {
 			scripts = nil
 			sum, err := c.Apply(ctx, test.q, test.action, append(test.opts, delayq.DryRun())...)
@@ -422,18 +422,18 @@ func TestApplySpreadsEvenly(t *testing.T) {
 		}
 		killed(t, f, "a", n)
 		began := must(f.RDB.Time(t.Context()).Result())
-		sum, err := f.Client.Apply(t.Context(), query(delayq.StateDead), delayq.ReviveDead(), delayq.Spread(over))
+		sum, err := f.Client.Apply(t.Context(), query(delayq.StateDead), delayq.Revive(), delayq.Spread(over))
 		require.NoError(t, err)
 		require.EqualValues(t, n, sum.Done)
 		even("revived", began)
 
 		from := began.Add(5 * time.Hour).Truncate(time.Millisecond)
 		for range 2 { // the second time each of them is where it is to be
-			sum, err = f.Client.Apply(t.Context(), query(delayq.StateScheduled), delayq.RescheduleTo(delayq.ProcessAt(from)), delayq.Spread(over))
+			sum, err = f.Client.Apply(t.Context(), query(delayq.StateScheduled), delayq.Reschedule(delayq.ProcessAt(from)), delayq.Spread(over))
 			require.NoError(t, err)
 			require.Equal(t, sum.Matched, sum.Done)
 		}
-		_, err = f.Client.Apply(t.Context(), query(delayq.StateReady), delayq.RescheduleTo(delayq.ProcessAt(from)), delayq.Spread(over))
+		_, err = f.Client.Apply(t.Context(), query(delayq.StateReady), delayq.Reschedule(delayq.ProcessAt(from)), delayq.Spread(over))
 		require.NoError(t, err)
 		even("rescheduled", from)
 
@@ -468,7 +468,7 @@ func TestApplyReschedulesEachJobOnce(t *testing.T) {
 		}
 		q := query(delayq.StateScheduled)
 		q.Limit = 100
-		sum, err := f.Client.Apply(t.Context(), q, delayq.RescheduleTo(delayq.ProcessIn(15*time.Minute)))
+		sum, err := f.Client.Apply(t.Context(), q, delayq.Reschedule(delayq.ProcessIn(15*time.Minute)))
 		require.NoError(t, err)
 		require.EqualValues(t, 1500, sum.Done)
 		require.EqualValues(t, 1500, sum.Matched)
@@ -485,7 +485,7 @@ func TestApplyTellsWhatExpires(t *testing.T) {
 	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
 		fill(t, f, "a", 30, delayq.ProcessIn(time.Minute), delayq.ExpireIn(10*time.Minute))
 		fill(t, f, "b", 20, delayq.ProcessIn(time.Minute), delayq.ExpireIn(10*time.Hour))
-		sum, err := f.Client.Apply(t.Context(), query(delayq.StateScheduled), delayq.RescheduleTo(delayq.ProcessIn(time.Hour)))
+		sum, err := f.Client.Apply(t.Context(), query(delayq.StateScheduled), delayq.Reschedule(delayq.ProcessIn(time.Hour)))
 		require.ErrorIs(t, err, delayq.ErrInvalid)
 		require.ErrorContains(t, err, `apply reschedule topic "topic": 30 of 50 jobs failed: `)
 		require.EqualValues(t, 20, sum.Done)
@@ -555,8 +555,8 @@ func TestApplyRevivesEachJobOnce(t *testing.T) {
 			q.Limit = 100
 			steps := 0
 			ctx, cancel := context.WithCancel(t.Context())
-			sum, err := f.Client.Apply(ctx, q, delayq.ReviveDead(), delayq.OnProgress(func(delayq.Applied) {
-				_, err := f.Client.Apply(t.Context(), query(delayq.StateReady), delayq.BuryBecause("again"))
+			sum, err := f.Client.Apply(ctx, q, delayq.Revive(), delayq.OnProgress(func(delayq.Applied) {
+				_, err := f.Client.Apply(t.Context(), query(delayq.StateReady), delayq.Bury("again"))
 				require.NoError(t, errors.Join(err, eventually(t, f)))
 				if steps++; steps == 10 {
 					cancel()
@@ -586,7 +586,7 @@ func TestApplyDelaysReadyJobsOnce(t *testing.T) {
 		b.Pass(time.Second)
 		ready := b.Stats("t").Ready
 		require.Greater(b, ready, int64(n/2))
-		sum, err := b.Client.Apply(b.Context(), delayq.Query{Topic: "t", State: delayq.StateReady, Limit: 100}, delayq.RescheduleTo(delayq.ProcessIn(time.Second)),
+		sum, err := b.Client.Apply(b.Context(), delayq.Query{Topic: "t", State: delayq.StateReady, Limit: 100}, delayq.Reschedule(delayq.ProcessIn(time.Second)),
 			delayq.OnProgress(func(a delayq.Applied) {
 				if a.Done == 100 {
 					b.Pass(5 * time.Second) // the first are ready again, behind the others
@@ -690,11 +690,11 @@ func TestRecipeForManyJobs(t *testing.T) {
 func reviveBounced(ctx context.Context, client *delayq.Client) error {
 	ctx = delayq.WithActor(ctx, "alice") // for the audit
 	q := delayq.Query{Topic: "mail", State: delayq.StateDead, Error: "550"}
-	would, err := client.Apply(ctx, q, delayq.ReviveDead(), delayq.DryRun())
+	would, err := client.Apply(ctx, q, delayq.Revive(), delayq.DryRun())
 	if err != nil || would.Matched == 0 {
 		return err
 	}
-	sum, err := client.Apply(ctx, q, delayq.ReviveDead(), delayq.AtMost(would.Matched),
+	sum, err := client.Apply(ctx, q, delayq.Revive(), delayq.AtMost(would.Matched),
 		delayq.Spread(10*time.Minute))
 	fmt.Println(sum.Done, sum.Skipped, sum.Failed)
 	return err
@@ -714,19 +714,19 @@ func TestApplyIsAudited(t *testing.T) {
 			want   string
 		}{
 			{
-				delayq.Query{State: delayq.StateScheduled, From: from, To: to, Latest: true, IDPrefix: "a00"}, delayq.BuryBecause("the \"bank\""), nil,
+				delayq.Query{State: delayq.StateScheduled, From: from, To: to, Latest: true, IDPrefix: "a00"}, delayq.Bury("the \"bank\""), nil,
 				`apply bury|topic||state scheduled, from 2020-01-02T03:04:05Z, to 2120-01-02T03:04:05Z, latest first, ID prefix "a00", reason "the \"bank\""|700`,
 			},
 			{
-				delayq.Query{State: delayq.StateDead, MinAttempt: 1, Error: "bank"}, delayq.ReviveDead(),
+				delayq.Query{State: delayq.StateDead, MinAttempt: 1, Error: "bank"}, delayq.Revive(),
 				[]delayq.ApplyOption{delayq.Spread(time.Hour), delayq.AtMost(600)},
 				`apply revive|topic||state dead, min attempt 1, error "bank", spread over 1h0m0s, at most 600|600`,
 			},
 			{
-				delayq.Query{State: delayq.StateScheduled, Headers: map[string]string{"tenant": "42"}}, delayq.RescheduleTo(delayq.ProcessIn(time.Hour)), nil,
+				delayq.Query{State: delayq.StateScheduled, Headers: map[string]string{"tenant": "42"}}, delayq.Reschedule(delayq.ProcessIn(time.Hour)), nil,
 				`apply reschedule|topic||state scheduled, header "tenant": "42", due in 1h0m0s|`,
 			},
-			{delayq.Query{State: delayq.StateDone}, delayq.Purge(), nil, ""},
+			{delayq.Query{State: delayq.StateDone}, delayq.Delete(), nil, ""},
 		} {
 			before := acts(t, f.RDB, f.Prefix)
 			test.q.Topic = "topic"
@@ -762,37 +762,37 @@ func TestApplyValidates(t *testing.T) {
 		bad.Limit = 1001
 		cursor := scheduled
 		cursor.Cursor = "x"
-		later := delayq.RescheduleTo(delayq.ProcessIn(time.Hour))
+		later := delayq.Reschedule(delayq.ProcessIn(time.Hour))
 		for _, test := range []struct {
 			q      delayq.Query
 			action delayq.Action
 			opts   []delayq.ApplyOption
 			want   string
 		}{
-			{scheduled, delayq.Action{}, nil, "zero Action: must be Cancel, RunNow, RescheduleTo, ReviveDead, BuryBecause or Purge"},
+			{scheduled, delayq.Action{}, nil, "zero Action: must be Cancel, RunNow, Reschedule, Revive, Bury or Delete"},
 			{done, delayq.Cancel(), nil, `state "done": must be scheduled or ready or running or dead to cancel jobs`},
 			{ready, delayq.RunNow(), nil, `state "ready": must be scheduled to run now jobs`},
 			{query(delayq.StateRunning), later, nil, `state "running": must be scheduled or ready to reschedule jobs`},
 			{dead, later, nil, `state "dead": must be scheduled or ready to reschedule jobs`},
-			{scheduled, delayq.ReviveDead(), nil, `state "scheduled": must be dead to revive jobs`},
-			{query(delayq.StateRunning), delayq.BuryBecause(""), nil, `state "running": must be scheduled or ready to bury jobs`},
-			{scheduled, delayq.Purge(), nil, `state "scheduled": must be dead or done to purge jobs`},
+			{scheduled, delayq.Revive(), nil, `state "scheduled": must be dead to revive jobs`},
+			{query(delayq.StateRunning), delayq.Bury(""), nil, `state "running": must be scheduled or ready to bury jobs`},
+			{scheduled, delayq.Delete(), nil, `state "scheduled": must be dead or done to delete jobs`},
 			{query("no"), delayq.Cancel(), nil, `state "no": must be`},
 			{delayq.Query{State: delayq.StateReady}, delayq.Cancel(), nil, "empty topic"},
 			{bad, delayq.Cancel(), nil, "limit 1001: must be from 1 to 1000"},
 			{cursor, delayq.Cancel(), nil, "cursor"},
-			{scheduled, delayq.RescheduleTo(nil), nil, "nil"},
-			{scheduled, delayq.RescheduleTo(delayq.ProcessIn(101 * 365 * 24 * time.Hour)), nil, "ProcessIn"},
-			{scheduled, delayq.BuryBecause(strings.Repeat("x", 1025)), nil, "reason of 1025 bytes, at most 1024 are allowed"},
+			{scheduled, delayq.Reschedule(nil), nil, "nil"},
+			{scheduled, delayq.Reschedule(delayq.ProcessIn(101 * 365 * 24 * time.Hour)), nil, "ProcessIn"},
+			{scheduled, delayq.Bury(strings.Repeat("x", 1025)), nil, "reason of 1025 bytes, at most 1024 are allowed"},
 			{scheduled, delayq.Cancel(), []delayq.ApplyOption{nil}, "an apply option is nil"},
 			{scheduled, delayq.Cancel(), []delayq.ApplyOption{delayq.AtMost(0), delayq.Pace(0)}, "AtMost(0): must be at least 1"},
 			{scheduled, delayq.Cancel(), []delayq.ApplyOption{delayq.AtMost(0), delayq.Pace(0)}, "Pace(0): must be from 1 to 1000000"},
 			{scheduled, delayq.Cancel(), []delayq.ApplyOption{delayq.Pace(1_000_001)}, "Pace(1000001)"},
-			{scheduled, delayq.RescheduleTo(delayq.ProcessAt(time.UnixMilli(9_999_999_999_000))), []delayq.ApplyOption{delayq.Spread(time.Second)},
+			{scheduled, delayq.Reschedule(delayq.ProcessAt(time.UnixMilli(9_999_999_999_000))), []delayq.ApplyOption{delayq.Spread(time.Second)},
 				"Spread(1s): would end after 2286-11-20 17:46:39.999"},
 			{scheduled, delayq.RunNow(), []delayq.ApplyOption{delayq.Spread(0)}, "Spread(0s): must be from 1ms to "},
 			{scheduled, delayq.RunNow(), []delayq.ApplyOption{delayq.Spread(time.Microsecond)}, "Spread(1µs)"},
-			{scheduled, delayq.Cancel(), []delayq.ApplyOption{delayq.Spread(time.Hour)}, "Spread: only RunNow, RescheduleTo and ReviveDead have due times"},
+			{scheduled, delayq.Cancel(), []delayq.ApplyOption{delayq.Spread(time.Hour)}, "Spread: only RunNow, Reschedule and Revive have due times"},
 			{scheduled, delayq.Cancel(), []delayq.ApplyOption{delayq.OnProgress(nil)}, "OnProgress: f is nil"},
 		} {
 			for _, opts := range [][]delayq.ApplyOption{test.opts, append(slices.Clone(test.opts), delayq.DryRun())} {

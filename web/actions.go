@@ -38,21 +38,21 @@ var acts = map[string]*act{
 	},
 	"reschedule": {
 		right: RightReschedule, states: []delayq.State{delayq.StateScheduled, delayq.StateReady}, spreads: true, when: true,
-		action: func(p *actInput) delayq.Action { return delayq.RescheduleTo(p.due) },
+		action: func(p *actInput) delayq.Action { return delayq.Reschedule(p.due) },
 		one: func(ctx context.Context, h *Handler, topic, id string, p *actInput) error {
 			return h.o.client.Reschedule(ctx, topic, id, p.due)
 		},
 	},
 	"revive": {
 		right: RightRevive, states: []delayq.State{delayq.StateDead}, spreads: true,
-		action: func(*actInput) delayq.Action { return delayq.ReviveDead() },
+		action: func(*actInput) delayq.Action { return delayq.Revive() },
 		one: func(ctx context.Context, h *Handler, topic, id string, _ *actInput) error {
 			return h.o.client.Revive(ctx, topic, id)
 		},
 	},
 	"bury": {
 		right: RightBury, states: []delayq.State{delayq.StateScheduled, delayq.StateReady}, why: true,
-		action: func(p *actInput) delayq.Action { return delayq.BuryBecause(p.because) },
+		action: func(p *actInput) delayq.Action { return delayq.Bury(p.because) },
 		one: func(ctx context.Context, h *Handler, topic, id string, p *actInput) error {
 			return h.o.client.Bury(ctx, topic, id, p.because)
 		},
@@ -68,7 +68,7 @@ var acts = map[string]*act{
 	},
 	"purge": {
 		right: RightPurge, states: []delayq.State{delayq.StateDead, delayq.StateDone}, destructive: true,
-		action: func(*actInput) delayq.Action { return delayq.Purge() },
+		action: func(*actInput) delayq.Action { return delayq.Delete() },
 		one:    purge,
 	},
 }
@@ -83,7 +83,7 @@ func purge(ctx context.Context, h *Handler, topic, id string, _ *actInput) error
 	case info.State != delayq.StateDead && info.State != delayq.StateDone:
 		return delayq.ErrNotFound // it has moved on
 	}
-	return library.ActOn(ctx, h.o.client, info, delayq.Purge())
+	return library.ActOn(ctx, h.o.client, info, delayq.Delete())
 }
 
 // exactly selects a scheduled, dead or done job, and those of the same millisecond whose IDs begin

@@ -229,7 +229,7 @@ func fill(ctx context.Context, q *delayqtest.Queue) error {
 		return err
 	}
 	all := delayq.Query{Topic: "letter:print", State: delayq.StateScheduled}
-	if _, err := q.Client.Apply(delayq.WithActor(ctx, "bob"), all, delayq.BuryBecause("out of paper")); err != nil {
+	if _, err := q.Client.Apply(delayq.WithActor(ctx, "bob"), all, delayq.Bury("out of paper")); err != nil {
 		return err
 	}
 	if err := errors.Join(

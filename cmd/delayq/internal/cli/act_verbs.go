@@ -131,7 +131,7 @@ own and --by more. A negative --by makes jobs due earlier.`,
 			return nil
 		},
 		shift:  &by,
-		action: func() delayq.Action { return delayq.RescheduleTo(when) },
+		action: func() delayq.Action { return delayq.Reschedule(when) },
 		batch: func(ctx context.Context, c *delayq.Client, topic string, ids []string) ([]error, error) {
 			if by != 0 {
 				return shiftNamed(ctx, c, topic, ids, by)
@@ -146,7 +146,7 @@ own and --by more. A negative --by makes jobs due earlier.`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringVar(&reason, "because", "", "the reason, at most 1 KiB")
 		},
-		action: func() delayq.Action { return delayq.BuryBecause(reason) },
+		action: func() delayq.Action { return delayq.Bury(reason) },
 		batch: func(ctx context.Context, c *delayq.Client, topic string, ids []string) ([]error, error) {
 			return each(ids, func(id string) error { return c.Bury(ctx, topic, id, reason) }), nil
 		},
@@ -156,7 +156,7 @@ own and --by more. A negative --by makes jobs due earlier.`,
 		example: `  delayq revive mail:welcome u-77812
   delayq revive mail:welcome --failure 3f9c2a71 --spread 10m`,
 		states: []delayq.State{delayq.StateDead},
-		action: delayq.ReviveDead,
+		action: delayq.Revive,
 		batch: func(ctx context.Context, c *delayq.Client, topic string, ids []string) ([]error, error) {
 			return each(ids, func(id string) error { return revive(ctx, c, topic, id) }), nil
 		},
@@ -165,9 +165,9 @@ own and --by more. A negative --by makes jobs due earlier.`,
 		long:    "Delete dead or done jobs, and everything that is kept of them.",
 		example: "  delayq purge mail:welcome --state dead --until 30d",
 		states:  []delayq.State{delayq.StateDead, delayq.StateDone}, named: true,
-		action: delayq.Purge,
+		action: delayq.Delete,
 		batch: func(ctx context.Context, c *delayq.Client, topic string, ids []string) ([]error, error) {
-			v := &verb{action: delayq.Purge}
+			v := &verb{action: delayq.Delete}
 			return v.inStates(ctx, c, topic, ids, []delayq.State{delayq.StateDead, delayq.StateDone}), nil
 		},
 	}}

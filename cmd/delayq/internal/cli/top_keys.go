@@ -202,7 +202,7 @@ func (m *top) acts(s *topScreen, row topRow) []topKey {
 		text := fmt.Sprintf("revive %s of %s with this error?", count(failure.Count, "dead job"), failure.topic)
 		ask("V", "revive", text, func(ctx context.Context) (string, error) {
 			q := delayq.Query{Topic: failure.topic, State: delayq.StateDead, Failure: failure.Key, Latest: true}
-			done, err := m.client.Apply(ctx, q, delayq.ReviveDead(), delayq.AtMost(failure.Count))
+			done, err := m.client.Apply(ctx, q, delayq.Revive(), delayq.AtMost(failure.Count))
 			if done == nil {
 				done = new(delayq.Applied)
 			}
