@@ -15,8 +15,8 @@ import (
 )
 
 // An Action is what [Client.Apply] does with each job: [Cancel], [RunNow], [Reschedule], [Revive],
-// [Bury] or [Delete]. It has the name of the call that does the same with one job. That of Cancel is
-// [Client.Dequeue], and that of RunNow is [Client.Reschedule].
+// [Bury] or [Delete]. It has the name of the call that does the same with one job. For Cancel that
+// is [Client.Dequeue], and for RunNow [Client.Reschedule].
 type Action struct {
 	name    string
 	states  []State // of the jobs that it fits

@@ -39,7 +39,7 @@ type PauseInfo struct {
 // second Pause with the same By replaces the first, for example to change its end or its reason.
 // Other pauses are unchanged. A topic can have 16 pauses simultaneously; a further one returns
 // [ErrTooManyPauses]. When the last pause ends, by itself or by [Client.Resume], servers
-// immediately take jobs again.
+// immediately take jobs again. docs/howto/stopping.md compares all calls that stop jobs.
 func (c *Client) Pause(ctx context.Context, topic string, p Pause) error {
 	var errs []error
 	if err := notTiny("Pause.For", p.For); err != nil {
@@ -104,7 +104,7 @@ func (p Pause) text(verb string) string {
 // changes none, and [Client.Resume] does not end it. The reason has at most 1 KiB, and the actor of
 // ctx ([WithActor]) is kept with it: see [TopicStats].
 //
-// Range of d: 1 ms to 100 years.
+// Range of d: 1 ms to 100 years. docs/howto/stopping.md compares all calls that stop jobs.
 func (c *Client) Hold(ctx context.Context, topic string, d time.Duration, reason string) error {
 	var errs []error
 	if err := notTiny("d", d); err != nil {
@@ -153,7 +153,7 @@ func (c *Client) hold(ctx context.Context, verb, topic string, ms int64, reason,
 // can hold another one, and the error here is [ErrInvalid].
 //
 // Errors: [ErrInvalid], [ErrUnknownOutcome], the error of the context, or that of Redis. Cost: one
-// call to Redis, O(log N).
+// call to Redis, O(log N). docs/howto/stopping.md compares all calls that stop jobs.
 func (c *Client) HoldKey(ctx context.Context, topic, key string, d time.Duration) error {
 	errs := checkKey(key)
 	if err := notTiny("d", d); err != nil {
@@ -166,6 +166,7 @@ func (c *Client) HoldKey(ctx context.Context, topic, key string, d time.Duration
 
 // PauseKey keeps servers from taking jobs of a key until [Client.ResumeKey] or
 // [Client.RemoveTopic]. It is [Client.HoldKey] without an end. [Inspector.Key] shows it.
+// docs/howto/stopping.md compares all calls that stop jobs.
 func (c *Client) PauseKey(ctx context.Context, topic, key string) error {
 	return c.holdKey(ctx, "pause key", topic, key, -1, "", checkKey(key))
 }

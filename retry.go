@@ -312,7 +312,8 @@ func badAgain(err, bad error) error {
 // the reason: see [TopicStats]. [Permanent], [Again] and [Snooze] take precedence: see [Handler].
 // [Client.EndHold] ends a hold early. d is rounded up to the millisecond. A d of 0 or less only
 // returns the job. Maximum: 100 years; a longer d counts as that. For a time, such as that of a
-// Retry-After header, write Hold(time.Until(t)).
+// Retry-After header, write Hold(time.Until(t)). docs/howto/stopping.md compares all calls that
+// stop jobs.
 func Hold(d time.Duration) error { return &holdError{d: d} }
 
 // HoldKey makes the key of the job wait for d, for example because the API of one tenant has
@@ -323,6 +324,7 @@ func Hold(d time.Duration) error { return &holdError{d: d} }
 //
 // A job without a key fails instead: it is retried after d, or buried if no retry is left. Of a
 // Hold and a HoldKey in one error the first counts. [Client.ResumeKey] ends a hold early.
+// docs/howto/stopping.md compares all calls that stop jobs.
 func HoldKey(d time.Duration) error { return &holdError{d: d, ofKey: true} }
 
 type holdError struct {

@@ -172,6 +172,7 @@ func (c *Client) Unschedule(ctx context.Context, topic, name string) error {
 // enqueued remain, and a slot that waits is skipped. A schedule has at most one pause, whoever made
 // it, and the pause does not expire. Pausing a paused schedule changes nothing. PauseSchedule
 // returns [ErrNotFound] if there is no such schedule. To pause a whole topic, use [Client.Pause].
+// docs/howto/stopping.md compares all calls that stop jobs.
 func (c *Client) PauseSchedule(ctx context.Context, topic, name string) error {
 	return c.suspend(ctx, topic, name, "pause")
 }
