@@ -152,3 +152,74 @@ func TestHoldersOfAWrongType(t *testing.T) {
 		require.Equal(t, "removed", r.Text(2))
 	})
 }
+
+// A job that is cancelled after a take whose reply was lost has no handler. Its place is free as
+// soon as its server asks again, gives the take up, or repeats the very request.
+func TestStragglerOfALostTake(t *testing.T) {
+	const bytes = 1 << 20
+	asks := map[string]func(h *Hand) (script.Reply, error){
+		"another take": func(h *Hand) (script.Reply, error) { return h.TryTakeSince("6", "5", 1, bytes, 9, time.Minute, "head") },
+		"giving it up": func(h *Hand) (script.Reply, error) { return h.TryTakeSince("6", "5", 0, bytes, 9, time.Minute, "tail") },
+		"the same":     func(h *Hand) (script.Reply, error) { return h.TryTakeSince("5", "5", 1, bytes, 9, time.Minute, "head") },
+	}
+	for name, ask := range asks {
+		for place, limits := range map[string]delayq.Limits{"topic": {Running: 1}, "key": {RunningPerKey: 1}, "order": {Ordered: true}} {
+			t.Run(name+", "+place, func(t *testing.T) {
+				eachHand(t, func(t *testing.T, h *Hand) {
+					h.setLimits(limits)
+					h.putKeyed("a", "a1", "a2")
+					other := NewHand(t, h.RDB, h.Prefix(), "topic") // another server
+					_, err := h.TryTakeSince("5", "5", 1, bytes, 9, time.Minute, "head")
+					require.NoError(t, err) // and the reply is lost
+					h.cancel("a1")
+					require.Len(t, h.stragglers(), 2)
+					require.Empty(t, other.takeAll(), "the server of the take may run a1")
+					r, err := ask(h)
+					require.NoError(t, err)
+					require.Empty(t, h.stragglers(), "nobody runs a1")
+					if name == "another take" {
+						require.Equal(t, "a2", r.List(3).Text(0), "it takes the place itself")
+						require.Empty(t, other.takeAll())
+					} else {
+						require.Contains(t, other.takeAll(), "a2")
+					}
+				})
+			})
+		}
+	}
+}
+
+// A take whose reply was lost gives up the places of its own jobs alone: not that of a job that is
+// still leased, nor that of a straggler of another take.
+func TestALostTakeFreesItsOwnPlacesOnly(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.setLimits(delayq.Limits{Running: 3})
+		h.putKeyed("a", "a1")
+		h.putKeyed("b", "b1", "b2", "b3")
+		other := NewHand(t, h.RDB, h.Prefix(), "topic") // another server
+		one := other.TakeOne("a1")
+		h.cancel("a1")
+		_, err := h.TryTakeSince("5", "5", 2, 1<<20, 9, time.Minute, "head")
+		require.NoError(t, err)
+		h.cancel("b1")
+		require.Len(t, h.stragglers(), 4)
+		r, err := h.TryTakeSince("6", "5", 2, 1<<20, 9, time.Minute, "head")
+		require.NoError(t, err)
+		require.Equal(t, "b2", r.List(3).Text(0))
+		require.Len(t, h.stragglers(), 2, "the handler of a1 may run")
+		require.Contains(t, other.takeAll(), "b3")
+		_, err = other.tryEnds(keyEnd{"a", "a1", one.Fence})
+		require.NoError(t, err)
+		require.Empty(t, h.stragglers())
+	})
+}
+
+// stragglers returns the entries of stragglers in holders.
+func (h *Hand) stragglers() (list []string) {
+	for _, entry := range h.RDB.ZRange(h.T.Context(), h.Keys.Holders, 0, -1).Val() {
+		if entry[1+int(entry[0])] == '1' {
+			list = append(list, entry)
+		}
+	}
+	return list
+}

@@ -90,7 +90,7 @@ if last and last > tonumber(number) then
   return {'empty', now, 0} -- abandoned by the server, and late: see prelude/receipt.lua
 end
 if last and last >= since then
-  -- Uses: take_repeat
+  -- Uses: free_keys take_repeat
   local reply = repeated(last == tonumber(number))
   if reply then
     return reply

@@ -2,12 +2,13 @@
 -- take_repeat: what a take gets of those before it whose replies were lost.
 -- Gives: repeated
 -- Expects: now count line_up rouse release answer note known limit bytes place ready pool
--- Expects: leases receipt stats turn lane keyed lease_end
+-- Expects: leases receipt stats turn lane keyed lease_end lane_of free_keys holders parked
 --
 -- A server without a reply asks again, with a new number and for fewer jobs. If one of the takes
 -- since then was executed, its receipt names the jobs. As many as fit are returned, with a lease
 -- that begins now. The others go back in their order, and no attempt is used up. A request that
--- arrives twice gets the first reply again.
+-- arrives twice gets the first reply again. Jobs that were cancelled or replaced meanwhile are left
+-- out: no handler of them was ever called, so they give their places up (see straggler).
 
 -- return_jobs ends leases. The jobs go back to ready, or into their lanes.
 local function return_jobs(jobs)
@@ -32,6 +33,29 @@ local function return_jobs(jobs)
   count(stats, 'returned', #jobs)
 end
 
+-- unstraggle frees the places that lost jobs of a take have kept until the end of its lease. With
+-- pcall: holders of a wrong type has no places.
+local function unstraggle(ending, lost)
+  local till = '1' .. string.format('%017.3f', tonumber(ending) or 0)
+  local first = lane_of('') .. till
+  local past = string.sub(first, 1, -2) .. string.char(string.byte(first, -1) + 1)
+  local list, gone, keys = redis.pcall('ZRANGEBYLEX', holders, '[' .. first, '(' .. past), {}, {}
+  for _, entry in ipairs(list) do
+    local at = #first + 1 + (string.byte(entry, #first + 1) or 0)
+    local key, id = string.sub(entry, #first + 2, at), string.sub(entry, at + 1)
+    if lost[id] then
+      gone[#gone + 1], gone[#gone + 2] = entry, lane_of(key) .. till .. id
+      keys[#keys + 1] = redis.call('ZSCORE', parked, key) and key or nil
+    end
+  end
+  for at = 1, #gone, 1000 do
+    redis.call('ZREM', holders, unpack(gone, at, math.min(at + 999, #gone)))
+  end
+  if #keys > 0 then
+    rouse(ready, free_keys(parked, turn, lane, keys, true))
+  end
+end
+
 -- repeated replies to a take whose series has a receipt of a take since then; twice: it is that of
 -- this very take. It returns nil if nothing is left of the jobs of the receipt.
 local function repeated(twice)
@@ -40,18 +64,24 @@ local function repeated(twice)
   if limit == 0 and twice then
     return {'returned', now, kept}
   end
-  local mine, back, total = {}, {}, 0
+  local mine, back, total, lost = {}, {}, 0, nil
   local ends = #kept > 0 and redis.call('ZMSCORE', leases, unpack(kept)) or {}
   for i, id in ipairs(kept) do
     local ours = ends[i] and tonumber(ends[i]) == tonumber(old_end)
     local size = ours and redis.call('HSTRLEN', pool, id) or 0
     local fits = twice or #back == 0 and #mine < limit and (total == 0 or total + size <= bytes)
-    if size > 0 and fits then
+    if not ours then
+      lost = lost or {}
+      lost[id] = true
+    elseif size > 0 and fits then
       total = total + size
       mine[#mine + 1] = id
     elseif size > 0 then
       back[#back + 1] = id
     end
+  end
+  if lost then
+    unstraggle(old_end, lost)
   end
   if not twice then
     rest = #back > 0
