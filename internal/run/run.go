@@ -61,7 +61,10 @@ type Run struct {
 	Lateness time.Duration
 	Returned bool // the handler has returned, or is no longer waited for
 	Settling bool // a call that settles the job is in flight
-	Bereft   bool // Redis has lost data of the topic since the take
+	// Of a handler that is no longer waited for: Redis knows that it may still run, and it has
+	// returned before that.
+	GivenBack, Over bool
+	Bereft          bool // Redis has lost data of the topic since the take
 	// Calls of the handler that replace its own job: one was executed, or that many are in flight
 	// or of unknown outcome.
 	Replaced  bool

@@ -64,7 +64,10 @@ func (t *Topic) noteEnds(list []settle.Row, letters string) {
 	defer t.Mu.Unlock()
 	for i, r := range list {
 		if r.Runs {
-			continue // endLocked notes it
+			if r.Run.GivenBack = true; r.Run.Over {
+				t.noteStragglerLocked(r.Run)
+			}
+			continue // else endLocked notes it
 		}
 		if i < len(letters) && letters[i] != script.LetterOurs {
 			t.noteStragglerLocked(r.Run)

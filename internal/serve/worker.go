@@ -317,9 +317,12 @@ func (t *Topic) endLocked(settled settle.Row) (abandoned bool, lost error) {
 	abandoned = r.Returned
 	r.Returned = true
 	delete(t.owned.Apart, r)
-	if r.Lost == nil && !abandoned {
+	switch {
+	case r.Lost == nil && !abandoned:
 		t.Outcomes.Add(settled)
-	} else {
+	case r.Lost == nil && !r.GivenBack:
+		r.Over = true // noteEnds tells it: Redis has yet to hear that the handler may still run
+	default:
 		t.noteStragglerLocked(r)
 		t.tellEndsLocked()
 	}
