@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"database/sql"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -43,6 +44,18 @@ var databases = []*database{
 }
 
 func TestMain(m *testing.M) {
+	flag.Parse()
+	sqltest.Hasty = flag.Lookup("test.bench").Value.String() == "" // benchmarks measure the disk too
+	// A test on a database waits most of the time.
+	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == "2" {
+		_ = parallel.Value.Set("3")
+	}
+	for _, d := range databases {
+		outbox.Servers[d.dialect] = func() (string, error) {
+			d.started()
+			return d.dsn, d.err
+		}
+	}
 	code := m.Run()
 	for _, d := range databases {
 		if d.stop != nil {
@@ -52,10 +65,12 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// each runs a test on every database. Without its server a test is skipped, or fails under CI.
+// each runs a test on every database, side by side: they end after the function that calls it.
+// Without its server a test is skipped, or fails under CI.
 func each(t *testing.T, test func(t *testing.T, d *database)) {
 	for _, d := range databases {
 		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
 			d.started()
 			if errors.Is(d.err, sqltest.ErrMissing) && os.Getenv("CI") == "" {
 				t.Skipf("%s: %v", d.name, d.err)

@@ -9,3 +9,7 @@ func Patience(d time.Duration) RelayOption {
 		return nil
 	}
 }
+
+// Servers returns the address of the server of a dialect that the tests share. It has a %s for the
+// name of a database.
+var Servers = make(map[Dialect]func() (dsn string, err error))

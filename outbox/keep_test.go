@@ -338,7 +338,7 @@ func TestResendAfterAFallbackIntoAPlan(t *testing.T) {
 			w.enqueue(tx, "finished", delayq.ProcessIn(near))
 			require.NoError(w, w.ob.Dequeue(w.Context(), tx, "topic", "cancelled"))
 		})
-		stop = w.relay(outbox.Keep(time.Hour))
+		stop = w.relay(outbox.Keep(time.Hour), outbox.Lease(time.Second)) // it may give the shard up for as long
 		<-line.Ended
 		state := w.dump()
 		require.ElementsMatch(w, []string{"finished", "cancelled"}, w.jobs("topic"))

@@ -22,6 +22,7 @@ import (
 func TestFailoverOfTheDatabase(t *testing.T) {
 	for _, behind := range []time.Duration{0, 4 * time.Second, time.Minute} {
 		t.Run(behind.String(), func(t *testing.T) {
+			t.Parallel()
 			dsn, stopPrimary, err := sqltest.Postgres()
 			if errors.Is(err, sqltest.ErrMissing) && os.Getenv("CI") == "" {
 				t.Skip(err)

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,6 +22,18 @@ import (
 
 // ErrMissing is wrapped by the error for a server that is not installed.
 var ErrMissing = errors.New("not installed")
+
+// Hasty makes servers that are started from then on not wait for the disk. What they have committed
+// survives them, but not the machine.
+var Hasty bool
+
+// hasty returns settings that make a server hasty.
+func hasty(settings ...string) []string {
+	if Hasty {
+		return settings
+	}
+	return nil
+}
 
 // servant returns the account of a server that refuses to run as root; nil: the own one will do.
 func servant(name string) (*syscall.Credential, error) {
@@ -144,12 +157,12 @@ func Postgres() (dsn string, stop func(), err error) {
 		return "", nil, err
 	}
 	data := filepath.Join(s.dir, "data")
-	initdb := s.command(filepath.Join(filepath.Dir(postgres), "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale")
+	initdb := s.command(filepath.Join(filepath.Dir(postgres), "initdb"), append(hasty("--no-sync"), "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale")...)
 	if text, err := initdb.CombinedOutput(); err != nil {
 		return "", nil, fmt.Errorf("initdb: %w\n%s", err, text)
 	}
 	dsn = "postgres://postgres@127.0.0.1:" + strconv.Itoa(s.port) + "/%s?sslmode=disable"
-	stop, err = s.run("pgx", fmt.Sprintf(dsn, "postgres"), s.command(postgres, "-D", data, "-p", strconv.Itoa(s.port), "-k", s.dir, "-h", "127.0.0.1"))
+	stop, err = s.run("pgx", fmt.Sprintf(dsn, "postgres"), s.command(postgres, append(hasty("-c", "fsync=off"), "-D", data, "-p", strconv.Itoa(s.port), "-k", s.dir, "-h", "127.0.0.1")...))
 	return dsn, stop, err
 }
 
@@ -170,11 +183,11 @@ func PostgresReplica(dsn string, behind time.Duration) (replica string, stop fun
 		return "", nil, err
 	}
 	data := filepath.Join(s.dir, "data")
-	backup := s.command(filepath.Join(filepath.Dir(postgres), "pg_basebackup"), "-h", host, "-p", port, "-U", "postgres", "-D", data, "-R", "-X", "stream", "-c", "fast")
+	backup := s.command(filepath.Join(filepath.Dir(postgres), "pg_basebackup"), append(hasty("--no-sync"), "-h", host, "-p", port, "-U", "postgres", "-D", data, "-R", "-X", "stream", "-c", "fast")...)
 	if text, err := backup.CombinedOutput(); err != nil {
 		return "", nil, fmt.Errorf("pg_basebackup: %w\n%s", err, text)
 	}
-	cmd := s.command(postgres, "-D", data, "-p", strconv.Itoa(s.port), "-k", s.dir, "-h", "127.0.0.1")
+	cmd := s.command(postgres, append(hasty("-c", "fsync=off"), "-D", data, "-p", strconv.Itoa(s.port), "-k", s.dir, "-h", "127.0.0.1")...)
 	if behind > 0 {
 		library, err := program("/usr/lib/*/faketime/libfaketime.so.1")
 		if err != nil {
@@ -257,8 +270,9 @@ func MariaDB() (dsn string, stop func(), err error) {
 		return "", nil, fmt.Errorf("mariadb-install-db: %w\n%s", err, text)
 	}
 	dsn = "root@tcp(127.0.0.1:" + strconv.Itoa(s.port) + ")/%s"
-	stop, err = s.run("mysql", fmt.Sprintf(dsn, "mysql"), s.command(mariadbd, "--no-defaults", "--datadir="+data, "--port="+strconv.Itoa(s.port),
-		"--socket="+filepath.Join(s.dir, "s"), "--bind-address=127.0.0.1", "--pid-file="+filepath.Join(s.dir, "pid"), "--skip-name-resolve"))
+	stop, err = s.run("mysql", fmt.Sprintf(dsn, "mysql"), s.command(mariadbd, slices.Concat([]string{"--no-defaults", "--datadir=" + data, "--port=" + strconv.Itoa(s.port),
+		"--socket=" + filepath.Join(s.dir, "s"), "--bind-address=127.0.0.1", "--pid-file=" + filepath.Join(s.dir, "pid"), "--skip-name-resolve"},
+		hasty("--innodb-flush-log-at-trx-commit=2", "--innodb-flush-method=nosync"))...))
 	return dsn, stop, err
 }
 
