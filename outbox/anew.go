@@ -28,7 +28,8 @@ func (r *resending) taken(ctx context.Context, tx session, back []kept) error {
 		seen[rows[i].seq] = true
 	}
 	var n int
-	if err := tx.QueryRowContext(ctx, r.query("SELECT COUNT(*) FROM {table} WHERE seq IN ("+list(rows)+")")).Scan(&n); err != nil {
+	which, args := r.keyed(rows)
+	if err := tx.QueryRowContext(ctx, r.query("SELECT COUNT(*) FROM {table} WHERE "+which), args...).Scan(&n); err != nil {
 		return err
 	}
 	if n > 0 {
@@ -44,17 +45,28 @@ func (h *holding) behind(ctx context.Context, since int64) (behind bool, err err
 	if h.box.dialect != Postgres {
 		return false, nil
 	}
-	err = h.using(ctx, func(ctx context.Context) error {
-		var most, last sql.NullInt64
-		row := h.conn.QueryRowContext(ctx, h.query("SELECT (SELECT MAX(seq) FROM {table}_sent WHERE shard = ? AND sent >= ?), "+
-			"(SELECT COALESCE(last_value, CASE WHEN has_sequence_privilege(s.name, 'USAGE, SELECT') THEN 0 END) FROM pg_sequences, "+ // NULL: not used yet, or no right
-			"(SELECT pg_get_serial_sequence(?, 'seq') AS name) AS s WHERE format('%I.%I', schemaname, sequencename) = s.name)"), h.shard, since, h.box.table)
-		if err := row.Scan(&most, &last); err != nil {
-			return err
-		}
-		behind = most.Valid && last.Valid && last.Int64 < most.Int64
-		return nil
-	})
+	for before := int64(latest); before > 0 && !behind && err == nil; {
+		err = h.ordered(ctx, func(ctx context.Context) error {
+			if err := h.stay(ctx); err != nil {
+				return err
+			}
+			if h.number == 0 {
+				return errOvertaken
+			}
+			w, err := h.window(ctx, "seq", since, before)
+			if err != nil {
+				return err
+			}
+			var last sql.NullInt64
+			row := h.conn.QueryRowContext(ctx, h.query("SELECT COALESCE(last_value, CASE WHEN has_sequence_privilege(s.name, 'USAGE, SELECT') THEN 0 END) FROM pg_sequences, "+ // NULL: not used yet, or no right
+				"(SELECT pg_get_serial_sequence(?, 'seq') AS name) AS s WHERE format('%I.%I', schemaname, sequencename) = s.name"), h.box.table)
+			if err := row.Scan(&last); err != nil && !errors.Is(err, sql.ErrNoRows) {
+				return err
+			}
+			behind, before = w.value.Valid && last.Valid && last.Int64 < w.value.Int64, w.next
+			return nil
+		})
+	}
 	return behind, err
 }
 

@@ -104,7 +104,7 @@ func (h *holding) drop(ctx context.Context) error {
 // dropSome finds rows over the limit, and deletes those of them that nobody else has locked.
 func (h *holding) dropSome(ctx context.Context) (found, deleted int, err error) {
 	var over excess
-	err = h.using(ctx, func(ctx context.Context) (err error) {
+	err = h.ordered(ctx, func(ctx context.Context) (err error) {
 		over, err = h.excess(ctx)
 		return err
 	})

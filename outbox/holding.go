@@ -44,6 +44,7 @@ type holding struct {
 	narrow  int       // how often plans are halved, because transactions have failed
 	passed  passed    // rows that need not be looked at often
 	last    marker    // of the last plan whose rows this relay keeps
+	recall  int64     // that plan is looked for among those sent before this time, Unix ms; 0: it is known
 	till    time.Time // when the lease should be extended
 	trims   time.Time // when kept rows should be trimmed
 	drops   time.Time // when dead rows should be looked at
@@ -86,6 +87,9 @@ func (h *holding) turn(ctx context.Context) (wait time.Duration, err error) {
 		if err != nil || !held {
 			return wait, err
 		}
+	}
+	if h.recall > 0 { // before a plan is made
+		return 0, h.lose(h.remember(ctx))
 	}
 	if h.o.keep > 0 && time.Now().After(h.trims) {
 		if err := h.trim(ctx); err != nil {
@@ -267,10 +271,12 @@ func (h *holding) take(ctx context.Context) (held bool, err error) {
 		h.told, h.unconfirmed = nil, nil
 	}
 	h.name, h.noted, h.number, h.seal, h.marker = name, number, max(number, 1), seal, mark
-	if h.o.keep > 0 {
-		if err := h.remember(ctx); err != nil {
-			return false, err
-		}
+	h.last, h.recall = marker{}, 0
+	switch span := h.o.keep.Milliseconds(); {
+	case span == mark.span: // also if no row is kept
+		h.last = mark
+	case span > 0:
+		h.recall = latest
 	}
 	return true, nil
 }
@@ -379,16 +385,8 @@ const unlimit = "SET SESSION wait_timeout = @delayq_wait, SESSION innodb_lock_wa
 // waits reports whether the shard has rows that can be sent, and extends the lease in time.
 func (h *holding) waits(ctx context.Context) (waits bool, err error) {
 	err = h.using(ctx, func(ctx context.Context) error {
-		if time.Now().After(h.till) {
-			held, err := h.extend(ctx, h.conn)
-			if err != nil {
-				return err
-			}
-			if !held {
-				h.number = 0
-				return nil
-			}
-			h.till = time.Now().Add(h.o.lease / 2)
+		if err := h.stay(ctx); err != nil || h.number == 0 {
+			return err
 		}
 		if len(h.aside) > 0 {
 			h.passed = passed{} // rows that were left are below
@@ -397,12 +395,30 @@ func (h *holding) waits(ctx context.Context) (waits bool, err error) {
 			}
 		}
 		can, args := h.can()
-		exists := "CASE WHEN EXISTS (SELECT 1 FROM {table} WHERE shard = ? AND seq > ?" + can + ") THEN '1' ELSE '' END"
-		rows, due, now, err := h.look(ctx, h.conn, exists, append([]any{h.shard, h.passed.from(time.Now())}, args...)...)
+		own, order := h.own()
+		first := "CASE WHEN (SELECT seq FROM {table} WHERE " + own + can + order + " LIMIT 1) IS NULL THEN '' ELSE '1' END"
+		rows, due, now, err := h.look(ctx, h.conn, first, append([]any{h.shard, h.passed.from(time.Now())}, args...)...)
 		waits = rows != "" || len(h.ahead) > 0 || len(h.strait.cancels) > 0 || due.Valid && due.Int64 <= h.reach(now) || h.again > 0
 		return err
 	})
 	return waits, err
+}
+
+// stay extends the lease in time. If another relay has the shard, this one no longer holds it.
+func (h *holding) stay(ctx context.Context) error {
+	if !time.Now().After(h.till) {
+		return nil
+	}
+	held, err := h.extend(ctx, h.conn)
+	if err != nil {
+		return err
+	}
+	if !held {
+		h.number = 0
+		return nil
+	}
+	h.till = time.Now().Add(h.o.lease / 2)
+	return nil
 }
 
 // A passed says which rows an idle relay need not look at each time. While somebody holds a

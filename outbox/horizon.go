@@ -104,7 +104,8 @@ func (h *holding) oldest(ctx context.Context, tx session, most int, bytes int64)
 	if len(h.ahead) == 0 {
 		ask := max(h.ask, h.batch())
 		can, topics := h.can()
-		h.ahead, _, err = h.read(ctx, tx, "{table}", "WHERE shard = ?"+can+" ORDER BY seq LIMIT "+strconv.Itoa(ask), h.bytes(), append([]any{h.shard}, topics...)...)
+		own, order := h.own()
+		h.ahead, _, err = h.read(ctx, tx, "{table}", "WHERE "+own+can+order+" LIMIT "+strconv.Itoa(ask), h.bytes(), append([]any{h.shard, math.MinInt64}, topics...)...)
 		if err != nil {
 			return nil, err
 		}

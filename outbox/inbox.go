@@ -24,14 +24,18 @@ func NewInbox(d Dialect, opts ...Option) (*Inbox, error) {
 		return nil, err
 	}
 	table := b.table + "_inbox"
-	list := "SELECT nonce FROM " + table + " WHERE seen < " + d.clock() + " - ? ORDER BY seen LIMIT 1000"
-	if d == MySQL { // it refuses a LIMIT right inside IN
-		list = "SELECT nonce FROM (" + list + ") AS old"
+	old := "SELECT nonce FROM " + table + " WHERE seen < (SELECT " + d.clock() + ") - ? ORDER BY seen LIMIT 1000"
+	trim := "DELETE FROM " + table + " WHERE nonce IN (" + old + ")"
+	switch d { // each is told to look up the rows by their keys
+	case Postgres:
+		trim = "DELETE FROM " + table + " WHERE nonce = ANY(ARRAY(" + old + "))"
+	case MySQL:
+		trim = "DELETE i FROM (" + old + ") AS old STRAIGHT_JOIN " + table + " AS i ON i.nonce = old.nonce"
 	}
 	return &Inbox{
 		box:    b,
 		insert: d.rebind(d.ignore("INSERT INTO " + table + " (nonce, topic, seen) VALUES (?, ?, " + d.clock() + ")")),
-		trim:   d.rebind("DELETE FROM " + table + " WHERE nonce IN (" + list + ")"),
+		trim:   d.rebind(trim),
 	}, nil
 }
 

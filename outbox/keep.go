@@ -47,9 +47,12 @@ func (b *Outbox) Resend(ctx context.Context, db *sql.DB, since time.Time) (rows 
 	}
 	h := &holding{Relay: &Relay{box: b}}
 	from := since.UnixMilli()
-	// A relay that sees the request moves rows.
-	if err := db.QueryRowContext(ctx, h.query("SELECT COUNT(*) FROM {table}_sent WHERE sent >= ?"), from).Scan(&rows); err != nil {
-		return 0, fmt.Errorf("outbox: resend: %w", b.explain(err))
+	for shard := range b.shards {
+		var n int64 // before a relay sees the request, and moves rows
+		if err := db.QueryRowContext(ctx, h.query("SELECT COUNT(*) FROM {table}_sent WHERE shard = ? AND sent >= ?"), shard, from).Scan(&n); err != nil {
+			return 0, fmt.Errorf("outbox: resend: %w", b.explain(err))
+		}
+		rows += n
 	}
 	for shard := range b.shards {
 		insert := h.query(b.dialect.ignore("INSERT INTO {table}_resend (shard, since) VALUES (?, ?)"))
@@ -98,21 +101,52 @@ func (m marker) series(shard string) string {
 	return shard + "." + strconv.FormatInt(m.span, 10) + "." + strconv.FormatInt(m.slot, 10)
 }
 
-// remember reads the marker of the last plan whose rows were kept for as long as this relay does.
+// latest is a time after all plans.
+const latest = 1 << 62
+
+// windowRows is how many kept rows a statement looks at, more than a plan has.
+const windowRows = 10_000
+
+// A window is some kept rows, from a time back.
+type window struct {
+	value sql.NullInt64 // the greatest one of an expression
+	next  int64         // the time before which the next window begins; 0: there is none
+}
+
+// window looks at rows that were sent since a time and before another one. The next window has the
+// plan at the end of this one once more.
+func (h *holding) window(ctx context.Context, expression string, since, before int64) (w window, err error) {
+	row := h.conn.QueryRowContext(ctx, h.query("SELECT COUNT(*), COALESCE(MIN(sent), 0) + 1, MAX("+expression+") FROM (SELECT seq, sent, span FROM {table}_sent "+
+		"WHERE shard = ? AND sent >= ? AND sent < ? ORDER BY sent DESC LIMIT "+strconv.Itoa(windowRows)+") AS some_rows"), h.shard, since, before)
+	n := 0
+	if err := row.Scan(&n, &w.next, &w.value); err != nil {
+		return w, err
+	}
+	if n < windowRows {
+		w.next = 0
+	}
+	return w, nil
+}
+
+// remember looks for the marker of the last plan whose rows were kept for as long as this relay
+// does, among some kept rows. Behind them can be many that were kept for another time.
 func (h *holding) remember(ctx context.Context) error {
-	span := h.o.keep.Milliseconds()
-	h.last = marker{span: span}
-	if h.marker.span == span { // that plan has not ended
-		h.last = h.marker
-		return nil
-	}
-	row := h.conn.QueryRowContext(ctx, h.query("SELECT began, slot FROM {table}_sent WHERE shard = ? AND span = ? ORDER BY sent DESC LIMIT 1"), h.shard, span)
-	err := row.Scan(&h.last.began, &h.last.slot)
-	if errors.Is(err, sql.ErrNoRows) {
-		h.last = marker{}
-		return nil
-	}
-	return err
+	return h.using(ctx, func(ctx context.Context) error {
+		if err := h.stay(ctx); err != nil || h.number == 0 {
+			return err
+		}
+		return h.inOrder(ctx, func(ctx context.Context) error {
+			span := h.o.keep.Milliseconds()
+			w, err := h.window(ctx, fmt.Sprintf("CASE WHEN span = %d THEN sent END", span), 0, h.recall)
+			if err != nil || !w.value.Valid {
+				h.recall = w.next
+				return err
+			}
+			h.recall, h.last = 0, marker{span: span}
+			row := h.conn.QueryRowContext(ctx, h.query("SELECT began, slot FROM {table}_sent WHERE shard = ? AND sent = ? AND span = ? LIMIT 1"), h.shard, w.value.Int64, span)
+			return row.Scan(&h.last.began, &h.last.slot)
+		})
+	})
 }
 
 // save keeps rows of the plan that was sent.
@@ -137,7 +171,7 @@ const trimRows = 2000
 
 // trim deletes rows that were kept long enough.
 func (h *holding) trim(ctx context.Context) error {
-	return h.using(ctx, func(ctx context.Context) error {
+	return h.ordered(ctx, func(ctx context.Context) error {
 		var until int64
 		if err := h.conn.QueryRowContext(ctx, "SELECT "+h.box.dialect.clock()).Scan(&until); err != nil {
 			return err
@@ -257,7 +291,7 @@ const pendingRows = 10_000
 
 // pendingAfter reads rows with keys after the last one, which it sets, and returns their number.
 func (r *resending) pendingAfter(ctx context.Context, last *int64) (n int, err error) {
-	err = r.using(ctx, func(ctx context.Context) (err error) {
+	err = r.ordered(ctx, func(ctx context.Context) (err error) {
 		n, err = r.readPending(ctx, last)
 		return err
 	})
@@ -265,7 +299,8 @@ func (r *resending) pendingAfter(ctx context.Context, last *int64) (n int, err e
 }
 
 func (r *resending) readPending(ctx context.Context, last *int64) (n int, err error) {
-	rows, err := r.conn.QueryContext(ctx, r.query("SELECT seq, topic, id, kind FROM {table} WHERE shard = ? AND seq > ? ORDER BY seq LIMIT "+strconv.Itoa(pendingRows)), r.shard, *last)
+	own, order := r.own()
+	rows, err := r.conn.QueryContext(ctx, r.query("SELECT seq, topic, id, kind FROM {table} WHERE "+own+order+" LIMIT "+strconv.Itoa(pendingRows)), r.shard, *last)
 	if err != nil {
 		return 0, err
 	}
@@ -292,7 +327,7 @@ func (r *resending) plan(ctx context.Context, since, before int64) (list []kept,
 	var at, number int64
 	var mark marker
 	var rows []stored
-	err = r.using(ctx, func(ctx context.Context) error {
+	err = r.ordered(ctx, func(ctx context.Context) error {
 		row := r.conn.QueryRowContext(ctx, r.query("SELECT sent, number, span, slot FROM {table}_sent WHERE shard = ? AND sent >= ? AND sent < ? ORDER BY sent DESC LIMIT 1"), r.shard, since, before)
 		switch err := row.Scan(&at, &number, &mark.span, &mark.slot); {
 		case errors.Is(err, sql.ErrNoRows):

@@ -72,7 +72,8 @@ type querier interface {
 func (h *holding) among(rows []stored) (condition string, args []any) {
 	condition, args = h.keyed(rows)
 	if h.box.dialect == Postgres {
-		condition = "shard = " + strconv.Itoa(h.shard) + " AND " + condition
+		// Not by an index with the shard: of one that has the due time too, all rows would be read.
+		condition += " AND shard + 0 = " + strconv.Itoa(h.shard)
 	}
 	return condition, args
 }
@@ -196,4 +197,43 @@ func list(rows []stored) string {
 		text = strconv.AppendInt(text, rows[i].seq, 10)
 	}
 	return string(text)
+}
+
+// own returns a condition for rows of the shard with greater keys than one, and their order. It
+// takes the shard and the key as its arguments. PostgreSQL could choose the index of the keys alone
+// for an order by these, and then reads rows of other shards too, however many there are.
+func (h *holding) own() (condition, order string) {
+	if h.box.dialect == Postgres {
+		return "(shard, seq) > (CAST(? AS bigint), CAST(? AS bigint)) AND shard <= " + strconv.Itoa(h.shard), " ORDER BY shard, seq"
+	}
+	return "shard = ? AND seq > ?", " ORDER BY seq"
+}
+
+// ordered gives work a connection, on which PostgreSQL reads rows by an index.
+func (h *holding) ordered(ctx context.Context, work func(ctx context.Context) error) error {
+	return h.using(ctx, func(ctx context.Context) error { return h.inOrder(ctx, work) })
+}
+
+// inOrder makes PostgreSQL read rows by an index, in the order of that, while work is done.
+// Otherwise it could read all rows and sort them, for a statement that wants the first ones. The
+// settings are those of a transaction, because a connection can be that of others too. Other
+// databases read by the index anyway.
+func (h *holding) inOrder(ctx context.Context, work func(ctx context.Context) error) error {
+	if h.box.dialect != Postgres {
+		return work(ctx)
+	}
+	if _, err := h.conn.ExecContext(ctx, "BEGIN ISOLATION LEVEL READ COMMITTED"); err != nil {
+		return err
+	}
+	most := strconv.FormatInt(h.within().Milliseconds(), 10)
+	_, err := h.conn.ExecContext(ctx, "SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), "+
+		"set_config('lock_timeout', '"+most+"', true), set_config('idle_in_transaction_session_timeout', '"+most+"', true)")
+	if err != nil {
+		return err
+	}
+	if err := work(ctx); err != nil { // and the connection is closed
+		return err
+	}
+	_, err = h.conn.ExecContext(ctx, "COMMIT")
+	return err
 }

@@ -98,25 +98,26 @@ func (b *Outbox) index(name string) string {
 // SQLite that is locked is tried again for up to five seconds, or until the context ends.
 func (b *Outbox) Migrate(ctx context.Context, db *sql.DB) error {
 	for _, statement := range b.statements() {
-		_, err := db.ExecContext(ctx, statement)
-		for range migrateTries {
-			if err == nil || !crossed(err) {
-				break
-			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(migratePause):
-			}
-			if ctx.Err() != nil {
-				break
-			}
-			_, err = db.ExecContext(ctx, statement)
-		}
-		if err != nil {
+		if err := migrate(ctx, db, statement); err != nil {
 			return fmt.Errorf("outbox: migrate: %w", err)
 		}
 	}
 	return nil
+}
+
+// migrate executes a statement of the schema until it does not meet one of another process.
+func migrate(ctx context.Context, db *sql.DB, statement string) (err error) {
+	for range 1 + migrateTries {
+		if _, err = db.ExecContext(ctx, statement); err == nil || !crossed(err) {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(migratePause):
+		}
+	}
+	return err
 }
 
 // migrateTries is how often a statement is executed again that has met one of another process, and

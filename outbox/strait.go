@@ -39,8 +39,14 @@ func (h *holding) search(ctx context.Context) error {
 	if len(full) == 0 || len(h.strait.cancels) >= straitCancels {
 		return nil
 	}
-	rows, err := h.conn.QueryContext(ctx, h.query("SELECT seq, kind, topic, id FROM {table} WHERE shard = ? AND seq > ? AND topic IN ("+marks(len(full))+
-		") ORDER BY seq LIMIT "+strconv.Itoa(straitRows)), append([]any{h.shard, h.strait.read}, values(full)...)...)
+	return h.inOrder(ctx, func(ctx context.Context) error { return h.findCancels(ctx, full) })
+}
+
+// findCancels looks for cancels among some rows of topics.
+func (h *holding) findCancels(ctx context.Context, full []string) error {
+	own, order := h.own()
+	rows, err := h.conn.QueryContext(ctx, h.query("SELECT seq, kind, topic, id FROM {table} WHERE "+own+" AND topic IN ("+marks(len(full))+
+		")"+order+" LIMIT "+strconv.Itoa(straitRows)), append([]any{h.shard, h.strait.read}, values(full)...)...)
 	if err != nil {
 		return err
 	}
