@@ -2,6 +2,7 @@ package rig
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"log/slog"
@@ -69,8 +70,12 @@ type Box struct {
 	rec  *Recorder
 
 	mu      sync.Mutex
-	waiting []boxRow // committed, in the order in which those about one ID were written
+	waiting []boxRow         // committed, in the order in which those about one ID were written
+	refused map[int64]string // why rows of them are dead
 }
+
+// awayLimit is how long the database may be away.
+const awayLimit = time.Minute
 
 // A boxRow is a row and the call that it is.
 type boxRow struct {
@@ -88,20 +93,36 @@ func OpenBox(ctx context.Context, c BoxConfig, rec *Recorder) (*Box, error) {
 	if c.Dialect == outbox.SQLite {
 		last = "SELECT last_insert_rowid()"
 	}
-	return &Box{DB: db, ob: ob, last: last, rec: rec}, ob.Migrate(ctx, db)
+	if err := ob.Migrate(ctx, db); err != nil {
+		return nil, err
+	}
+	_, err = db.ExecContext(ctx, "CREATE TABLE commits (id text PRIMARY KEY)")
+	return &Box{DB: db, ob: ob, last: last, rec: rec, refused: make(map[int64]string)}, err
 }
 
 // A BoxTx is a transaction that writes rows. One goroutine uses it.
 type BoxTx struct {
 	*Box
+	id   string
 	tx   *sql.Tx
 	rows []boxRow
 }
 
+// noted is the statement that writes down that a transaction was committed, or that it was not.
+const noted = "INSERT INTO commits (id) VALUES ($1) ON CONFLICT DO NOTHING"
+
 // Begin begins a transaction.
 func (b *Box) Begin(ctx context.Context) (*BoxTx, error) {
 	tx, err := b.DB.BeginTx(ctx, nil)
-	return &BoxTx{Box: b, tx: tx}, err
+	if err != nil {
+		return nil, err
+	}
+	id := rand.Text()
+	if _, err := tx.ExecContext(ctx, noted, id); err != nil {
+		_ = tx.Rollback()
+		return nil, err
+	}
+	return &BoxTx{Box: b, id: id, tx: tx}, nil
 }
 
 // Put writes a task; with replace its ID may be taken.
@@ -155,25 +176,45 @@ func (t *BoxTx) write(ctx context.Context, e Event, do func() error) error {
 	return err
 }
 
-// End commits the rows or rolls them back. After an error their outcome is unknown.
-func (t *BoxTx) End(commit bool) error {
+// End commits the rows or rolls them back, and reports whether they are committed. If the database
+// does not say, End waits for up to a minute until it does.
+func (t *BoxTx) End(commit bool) (committed bool, err error) {
 	if !commit {
-		err := t.tx.Rollback()
+		_ = t.tx.Rollback() // it never was committed, also if the connection is gone
+	} else if err = t.tx.Commit(); err == nil {
+		committed = true
+	} else if committed, err = t.wasCommitted(); err != nil {
+		return false, err
+	}
+	if !committed {
 		for _, row := range t.rows {
 			t.answer(row, Fail, "rolled back", "")
 		}
-		return err
+		return false, nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.tx.Commit(); err != nil {
-		for _, row := range t.rows {
-			t.answer(row, Info, "", err.Error())
-		}
-		return err
-	}
 	t.waiting = append(t.waiting, t.rows...)
-	return nil
+	return true, nil
+}
+
+// wasCommitted finds out what has become of a transaction, by writing what it has written. While
+// that is open on the server, this waits for it.
+func (t *BoxTx) wasCommitted() (committed bool, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), awayLimit)
+	defer cancel()
+	for {
+		var result sql.Result
+		if result, err = t.DB.ExecContext(ctx, noted, t.id); err == nil {
+			n, err := result.RowsAffected()
+			return n == 0, err
+		}
+		select {
+		case <-ctx.Done():
+			return false, err
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
 
 func (b *Box) answer(row boxRow, outcome, result, err string) {
@@ -182,14 +223,21 @@ func (b *Box) answer(row boxRow, outcome, result, err string) {
 	b.rec.Record(e)
 }
 
-// Follow writes down what becomes of the rows until ctx is done.
-func (b *Box) Follow(ctx context.Context) error {
-	for {
-		if err := b.look(ctx); err != nil && ctx.Err() == nil {
+// Follow writes down what becomes of the rows until ctx is done. It looks once in a while. The
+// database can be away for up to a minute.
+func (b *Box) Follow(ctx context.Context, pause time.Duration) error {
+	for last := time.Now(); ; {
+		short, cancel := context.WithTimeout(ctx, 5*time.Second) // the server can be silent
+		err := b.look(short)
+		cancel()
+		switch {
+		case err == nil:
+			last = time.Now()
+		case ctx.Err() == nil && time.Since(last) > awayLimit:
 			return err
 		}
 		select {
-		case <-time.After(10 * time.Millisecond):
+		case <-time.After(pause):
 		case <-ctx.Done():
 			return nil
 		}
@@ -212,30 +260,30 @@ func (b *Box) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	reasons := make(map[int64]string)
-	for _, row := range dead {
-		reasons[row.Seq] = row.Reason
+	for _, row := range dead { // and not forgotten, if the reply to Discard is lost
+		b.refused[row.Seq] = row.Reason
 	}
 	sent := make(map[int64]bool)
 	for _, row := range before {
 		if left[row.seq] {
 			continue
 		}
-		sent[row.seq] = true
-		reason, refused := reasons[row.seq]
-		if !refused {
+		reason, refused := b.refused[row.seq]
+		if refused {
+			if _, err = b.ob.Discard(ctx, b.DB, row.seq); err != nil {
+				break
+			}
+			b.answer(row, Fail, refusal(reason), reason)
+			delete(b.refused, row.seq)
+		} else {
 			b.answer(row, OK, "", "")
-			continue
 		}
-		b.answer(row, Fail, refusal(reason), reason)
-		if _, err := b.ob.Discard(ctx, b.DB, row.seq); err != nil {
-			return err
-		}
+		sent[row.seq] = true
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.waiting = slices.DeleteFunc(b.waiting, func(row boxRow) bool { return sent[row.seq] })
-	return nil
+	return err
 }
 
 // left are the committed rows that have not been sent.

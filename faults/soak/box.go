@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/delayq/delayq/faults/check"
 	"github.com/delayq/delayq/faults/rig"
@@ -18,7 +19,8 @@ const relays = 3
 // upBox starts a PostgreSQL, or makes a file of SQLite where there is none, and the relays.
 func (s *Soak) upBox() error {
 	c := rig.BoxConfig{Dialect: outbox.Postgres}
-	dsn, stop, err := sqltest.Postgres()
+	sqltest.Hasty = true // its processes die, but the machine does not
+	db, err := sqltest.StartPostgres()
 	switch {
 	case errors.Is(err, sqltest.ErrMissing):
 		path := filepath.Join(s.Dir, "outbox.db")
@@ -26,7 +28,7 @@ func (s *Soak) upBox() error {
 	case err != nil:
 		return err
 	default:
-		s.stopDB, c.DSN = stop, fmt.Sprintf(dsn, "postgres")
+		s.db, c.DSN = db, fmt.Sprintf(db.DSN, "postgres")
 	}
 	_, _ = fmt.Fprintln(s.Log, "outbox in", c.Dialect)
 	if s.box, err = rig.OpenBox(context.Background(), c, s.rec); err != nil {
@@ -54,6 +56,9 @@ func (s *Soak) boxLeft(ctx context.Context) (violations []check.Violation, err e
 		return nil, nil
 	}
 	rows, waiting, dead, err := s.box.Left(ctx)
+	for tries := 0; err != nil && tries < 100 && wait(ctx, 100*time.Millisecond); tries++ { // as in put
+		rows, waiting, dead, err = s.box.Left(ctx)
+	}
 	if rows+waiting+dead > 0 {
 		violations = append(violations, check.Violation{
 			Rule: "I11", Text: fmt.Sprintf("%d rows and %d calls of the outbox are left, and %d dead rows of no call", rows, waiting, dead),

@@ -15,7 +15,7 @@ import (
 	"github.com/delayq/delayq/faults/rig"
 )
 
-// pause is how long an enqueuer waits between two calls, on average.
+// pause is how long an enqueuer waits between two calls, on average, if nothing else is said.
 const pause = 12 * time.Millisecond
 
 // An enqueuer works on IDs of its own, one call after the other. An ID whose call had an unknown
@@ -37,8 +37,7 @@ type caller interface {
 	Move(ctx context.Context, t *rig.Task, delay time.Duration) error
 }
 
-// load is one enqueuer. Most share a connection pool of the usual size; one has a pool of two. With
-// an outbox it ends at the first error of the database, because that has no faults.
+// load is one enqueuer. Most share a connection pool of the usual size; one has a pool of two.
 func (s *Soak) load(ctx context.Context, n uint64) error {
 	opts := &redis.Options{Addr: s.proxies[enqueuers].Addr(), DialTimeout: time.Second, ReadTimeout: time.Second}
 	if n == 0 {
@@ -64,31 +63,35 @@ func (s *Soak) load(ctx context.Context, n uint64) error {
 			return fmt.Errorf("enqueuer %d: %w", n, err)
 		}
 		select {
-		case <-time.After(time.Duration(e.r.Int64N(int64(2 * pause)))):
+		case <-time.After(time.Duration(e.r.Int64N(int64(2 * s.pause())))):
 		case <-ctx.Done():
 		}
 	}
 	return nil
 }
 
-// transaction is a few steps whose rows are committed together, or rolled back.
+// transaction is a few steps whose rows are committed together, or rolled back: some because the
+// database is away. Its error is that of a database that does not come back.
 func (e *enqueuer) transaction(ctx context.Context) error {
 	tx, err := e.box.Begin(ctx)
 	if err != nil {
-		return err
+		wait(ctx, 100*time.Millisecond)
+		return nil //nolint:nilerr // nothing has been written
 	}
 	before := slices.Clone(e.live)
 	e.client = tx
+	commit := e.r.IntN(8) > 0
 	for range 1 + e.r.IntN(3) {
-		if err := e.step(ctx); err != nil {
-			return errors.Join(err, tx.End(false))
+		if e.step(ctx) != nil {
+			commit = false
+			break
 		}
 	}
-	commit := e.r.IntN(8) > 0
-	if !commit {
+	committed, err := tx.End(commit)
+	if !committed {
 		e.live = before
 	}
-	return tx.End(commit)
+	return err
 }
 
 // step is one random call, or a few that belong together. It returns the error of the last one.

@@ -1,13 +1,13 @@
 // Soak runs a queue under random faults for some time, heals it, drains it, and checks that every
 // promise was kept.
 //
-//	go run ./soak -minutes 10 [-seed n] [-dir path] [-outbox]
+//	go run ./soak -minutes 10 [-seed n] [-dir path] [-outbox] [-pause 12ms]
 //
 // Three worker processes and several enqueuers enqueue, cancel, reschedule, replace, fail, snooze,
 // panic and time out, and schedules are made, changed, paused, triggered and removed, while
-// connections are cut, frozen and slowed, replies lost, workers and Redis killed and stopped. The
-// last line has the figures. On a violation the exit code is 1, and the history, the logs and the
-// seed are kept.
+// connections are cut, frozen and slowed, replies lost, workers and Redis killed and stopped, and
+// with an outbox its relays and its PostgreSQL. The last line has the figures. On a violation the
+// exit code is 1, and the history, the logs and the seed are kept.
 package main
 
 import (
@@ -27,7 +27,8 @@ func main() {
 	minutes := flag.Float64("minutes", 1, "how long the faults go on")
 	seed := flag.Uint64("seed", rand.Uint64()%1_000_000, "seed of the load and the faults") //nolint:gosec // not for secrets
 	dir := flag.String("dir", "", "directory for history and logs, kept in any case; default: one that is kept only after a violation")
-	box := flag.Bool("outbox", false, "enqueue, cancel and reschedule by the rows of an outbox only, and kill its relays")
+	box := flag.Bool("outbox", false, "enqueue, cancel and reschedule by the rows of an outbox only, and kill its relays and its database")
+	pause := flag.Duration("pause", pause, "how long each of four enqueuers waits between two calls, on average")
 	again := flag.String("recheck", "", "only judge the history in this directory again, without the state of Redis, which is gone")
 	flag.Parse()
 	if *again != "" {
@@ -45,13 +46,13 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := soak(ctx, *minutes, *seed, *dir, *box); err != nil {
+	if err := soak(ctx, *minutes, *seed, *dir, *box, *pause); err != nil {
 		fmt.Println("FAILED:", err)
 		os.Exit(1)
 	}
 }
 
-func soak(ctx context.Context, minutes float64, seed uint64, dir string, box bool) (err error) {
+func soak(ctx context.Context, minutes float64, seed uint64, dir string, box bool, pause time.Duration) (err error) {
 	keep := dir != ""
 	if !keep {
 		if dir, err = os.MkdirTemp("", "delayq-soak-"); err != nil {
@@ -60,7 +61,7 @@ func soak(ctx context.Context, minutes float64, seed uint64, dir string, box boo
 	} else if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	s := &Soak{Seed: seed, Dir: dir, For: time.Duration(minutes * float64(time.Minute)), Log: os.Stdout, Outbox: box}
+	s := &Soak{Seed: seed, Dir: dir, For: time.Duration(minutes * float64(time.Minute)), Log: os.Stdout, Outbox: box, Pause: pause}
 	report, err := s.Run(ctx)
 	if err == nil && len(report.Violations) > 0 {
 		for i, v := range report.Violations {

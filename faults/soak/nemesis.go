@@ -36,6 +36,9 @@ func (s *Soak) nemesis(ctx context.Context) error {
 	if s.box != nil {
 		faults = append(slices.Clip(faults), relayFaults...)
 	}
+	if s.db != nil && !s.Steady {
+		faults = append(slices.Clip(faults), databaseFaults...)
+	}
 	for _, f := range faults {
 		sum += f.weight
 	}
@@ -223,6 +226,25 @@ var relayFaults = []fault{
 	{"restart relay", 3, func(_ context.Context, n *nemesis, _ time.Duration) error {
 		w := n.relay()
 		return n.end(w, func() error { return errors.Join(w.Term(), w.AwaitEnd(drain+10*time.Second)) })
+	}},
+}
+
+// databaseFaults are those of a PostgreSQL, and more of Redis, so that both fall in turn.
+var databaseFaults = []fault{
+	{"postgres kill", 6, func(ctx context.Context, n *nemesis, d time.Duration) error {
+		return n.during(ctx, "postgres kill", "", d, n.db.Kill, n.db.Start)
+	}},
+	{"postgres stop", 6, func(ctx context.Context, n *nemesis, d time.Duration) error {
+		return n.during(ctx, "postgres stop", "", d, n.db.Stop, n.db.Cont)
+	}},
+	{"postgres restart", 4, func(ctx context.Context, n *nemesis, d time.Duration) error {
+		return n.during(ctx, "postgres restart", "", d, n.db.End, n.db.Start)
+	}},
+	{"redis kill", 4, func(ctx context.Context, n *nemesis, d time.Duration) error {
+		return n.during(ctx, "redis kill", "", d, n.server.Kill, n.server.Restart)
+	}},
+	{"redis stop", 4, func(ctx context.Context, n *nemesis, d time.Duration) error {
+		return n.during(ctx, "redis stop", "", d, n.server.Stop, n.server.Cont)
 	}},
 }
 

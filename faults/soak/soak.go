@@ -18,6 +18,7 @@ import (
 	"github.com/delayq/delayq/faults/check"
 	"github.com/delayq/delayq/faults/rig"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/sqltest"
 )
 
 // What the workers and jobs are like. Short times, so that much happens in a minute.
@@ -68,6 +69,12 @@ type Soak struct {
 	// Outbox makes the rows of an outbox the only way in for the jobs of the enqueuers.
 	Outbox bool
 
+	// Steady leaves the database of the outbox without faults.
+	Steady bool
+
+	// Pause is how long an enqueuer waits between two calls, on average. 0: as long as usually.
+	Pause time.Duration
+
 	// Sabotage, for the negative control, is called once in the middle with a direct connection to
 	// Redis.
 	Sabotage func(ctx context.Context, rdb *redis.Client) error
@@ -76,10 +83,10 @@ type Soak struct {
 	direct  *redis.Client // past the proxies
 	rec     *rig.Recorder
 	history *rig.History
-	proxies map[string]*rig.Proxy // by the process they serve
-	workers []*rig.Worker         // with an outbox, its relays after them
-	box     *rig.Box              // nil: no outbox
-	stopDB  func()
+	proxies map[string]*rig.Proxy   // by the process they serve
+	workers []*rig.Worker           // with an outbox, its relays after them
+	box     *rig.Box                // nil: no outbox
+	db      *sqltest.PostgresServer // of the outbox; nil: it is a file
 
 	mu       sync.Mutex
 	expected map[string]bool // workers whose end is wanted
@@ -111,7 +118,7 @@ func (s *Soak) Run(ctx context.Context) (report *check.Report, err error) {
 		loading.Go(func() { loadErrs[i] = s.load(load, uint64(i)) }) //nolint:gosec // small
 	}
 	if s.box != nil {
-		wg.Go(func() { loadErrs[4] = s.box.Follow(keepCtx) })
+		wg.Go(func() { loadErrs[4] = s.box.Follow(keepCtx, max(10*time.Millisecond, s.pause()/2)) })
 	}
 	var mu sync.Mutex
 	var finish []func(ctx context.Context) error
@@ -232,8 +239,8 @@ func (s *Soak) close() error {
 	if s.box != nil {
 		errs = append(errs, s.box.DB.Close())
 	}
-	if s.stopDB != nil {
-		s.stopDB()
+	if s.db != nil {
+		errs = append(errs, s.db.Close())
 	}
 	if s.direct != nil {
 		errs = append(errs, s.direct.Close())
@@ -312,7 +319,13 @@ func (s *Soak) put(ctx context.Context, tasks []*rig.Task) error {
 	var tx *rig.BoxTx
 	if s.box != nil {
 		var err error
-		if tx, err = s.box.Begin(ctx); err != nil {
+		// A connection of before the last fault can be left.
+		for range 100 {
+			if tx, err = s.box.Begin(ctx); err == nil || !wait(ctx, 100*time.Millisecond) {
+				break
+			}
+		}
+		if err != nil {
 			return err
 		}
 		client = tx
@@ -323,9 +336,19 @@ func (s *Soak) put(ctx context.Context, tasks []*rig.Task) error {
 		}
 	}
 	if tx != nil {
-		return tx.End(true)
+		if committed, err := tx.End(true); err != nil || !committed {
+			return errors.Join(errors.New("the transaction was not committed"), err)
+		}
 	}
 	return nil
+}
+
+// pause is how long an enqueuer waits between two calls, on average.
+func (s *Soak) pause() time.Duration {
+	if s.Pause > 0 {
+		return s.Pause
+	}
+	return pause
 }
 
 // drained waits until all rows are sent and Redis holds no job but dead ones. What is left at the

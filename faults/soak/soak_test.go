@@ -172,7 +172,7 @@ func TestSoakWithAnOutbox(t *testing.T) {
 // that it says it has, and others are written once more, when some of their jobs are done.
 func TestSoakFindsWhatAnOutboxDoes(t *testing.T) {
 	redistest.Need(t)
-	s := &Soak{Seed: 5, Dir: t.TempDir(), For: 10 * time.Second, Log: io.Discard, Outbox: true}
+	s := &Soak{Seed: 5, Dir: t.TempDir(), For: 10 * time.Second, Log: io.Discard, Outbox: true, Steady: true}
 	s.Sabotage = func(ctx context.Context, _ *redis.Client) error {
 		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 		defer cancel()
@@ -184,7 +184,7 @@ func TestSoakFindsWhatAnOutboxDoes(t *testing.T) {
 			"CREATE FUNCTION meddle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN " + body + "RETURN NULL; END $$",
 			"CREATE TRIGGER meddle AFTER INSERT ON delayq_outbox FOR EACH ROW EXECUTE FUNCTION meddle()",
 		}
-		if s.stopDB == nil { // SQLite
+		if s.db == nil { // SQLite
 			statements = []string{statements[0], "CREATE TRIGGER meddle AFTER INSERT ON delayq_outbox BEGIN " + body + "END"}
 		}
 		for _, statement := range statements {
@@ -197,7 +197,7 @@ func TestSoakFindsWhatAnOutboxDoes(t *testing.T) {
 				return err
 			}
 		}
-		if _, err := s.box.DB.ExecContext(ctx, "DROP TRIGGER meddle"+map[bool]string{false: " ON delayq_outbox"}[s.stopDB == nil]); err != nil {
+		if _, err := s.box.DB.ExecContext(ctx, "DROP TRIGGER meddle"+map[bool]string{false: " ON delayq_outbox"}[s.db == nil]); err != nil {
 			return err
 		}
 		_, err := s.box.DB.ExecContext(ctx, "INSERT INTO delayq_outbox ("+columns+") SELECT "+columns+" FROM kept")

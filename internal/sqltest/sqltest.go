@@ -148,22 +148,12 @@ func program(names ...string) (string, error) {
 // Postgres starts a PostgreSQL server. The dsn has a %s for the name of a database, and the
 // superuser postgres needs no password. The test imports the driver pgx.
 func Postgres() (dsn string, stop func(), err error) {
-	postgres, err := program("/usr/lib/postgresql/*/bin/postgres")
+	p, err := initPostgres()
 	if err != nil {
 		return "", nil, err
 	}
-	s, err := newService("postgres")
-	if err != nil {
-		return "", nil, err
-	}
-	data := filepath.Join(s.dir, "data")
-	initdb := s.command(filepath.Join(filepath.Dir(postgres), "initdb"), append(hasty("--no-sync"), "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale")...)
-	if text, err := initdb.CombinedOutput(); err != nil {
-		return "", nil, fmt.Errorf("initdb: %w\n%s", err, text)
-	}
-	dsn = "postgres://postgres@127.0.0.1:" + strconv.Itoa(s.port) + "/%s?sslmode=disable"
-	stop, err = s.run("pgx", fmt.Sprintf(dsn, "postgres"), s.command(postgres, append(hasty("-c", "fsync=off"), "-D", data, "-p", strconv.Itoa(s.port), "-k", s.dir, "-h", "127.0.0.1")...))
-	return dsn, stop, err
+	stop, err = p.s.run("pgx", fmt.Sprintf(p.DSN, "postgres"), p.command())
+	return p.DSN, stop, err
 }
 
 // PostgresReplica starts a replica of a server that Postgres has started. It follows by streaming,
