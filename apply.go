@@ -192,14 +192,14 @@ func (c *Client) Apply(ctx context.Context, q Query, a Action, opts ...ApplyOpti
 	ended := false
 	defer func() {
 		if !ended { // the function of OnProgress or a hook has panicked
-			_ = c.audited(ctx, place, r.text(), r.sum.Done, nil)
+			_ = c.audited(ctx, place, r.text(), "", r.sum.Done, nil)
 		}
 	}()
 	err = r.run(ctx)
 	if ended = true; err == nil && r.sum.Failed > 0 {
 		err = fmt.Errorf("%d of %d jobs failed: %w", r.sum.Failed, r.sum.Matched, errors.Join(r.sum.Errs...))
 	}
-	return &r.sum, end.err(c.audited(ctx, place, r.text(), r.sum.Done, place.At(err)))
+	return &r.sum, end.err(c.audited(ctx, place, r.text(), "", r.sum.Done, place.At(err)))
 }
 
 // An application is one Apply.
@@ -441,7 +441,7 @@ func (friends) ActOn(ctx context.Context, c *Client, info *JobInfo, a Action) er
 	if o.Kind == commit.Cancel {
 		c.dequeued(ctx, o, err)
 	}
-	return end.err(c.acted(ctx, o.Place(), "was "+string(info.State), err))
+	return end.err(c.acted(ctx, o.Place(), argumentsOf(o), stateText(info.State, info.Due), err))
 }
 
 // nextShare returns the due time of the next job, of Spread. The multiples of the golden ratio,

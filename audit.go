@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -60,7 +61,13 @@ type AuditEntry struct {
 	Topic  string // empty for a batch of jobs of several topics
 	ID     string // of a job, or the name of a schedule; empty for other acts
 	Filter string // the jobs of a batch, or the arguments of the call; at most 2 KiB
-	Count  int64  // what was changed: jobs, a schedule, a topic or repairs; 0: the outcome is unknown
+	// Was is what the act has changed, as it was before, in at most 2 KiB: limits, a pause, a hold,
+	// a priority, a due time, the state of a job, the changed parts of a schedule. It is "none" if
+	// there was nothing, such as no limits. It is empty if nobody knows it: if the outcome is
+	// unknown, and for Apply, Repair, RemoveTopic and Trigger. Of a payload, Was and Filter have
+	// the size and the first 8 digits of the SHA-256. Of headers they have the names and sizes.
+	Was   string
+	Count int64 // what was changed: jobs, a schedule, a topic or repairs; 0: the outcome is unknown
 }
 
 // actorOf returns the actor of a context, or "".
@@ -78,14 +85,14 @@ func checkActor(ctx context.Context) error {
 }
 
 // audited records an act that has ended with err, and returns the error of the call. place names
-// the act, filter has its arguments, and count is what it has changed. An act that has changed
-// nothing is not recorded, unless its outcome is unknown.
-func (c *Client) audited(ctx context.Context, place script.Place, filter string, count int64, err error) error {
-	return c.auditedIf(ctx, place, filter, count, errors.Is(err, ErrUnknownOutcome), err)
+// the act, filter has its arguments, was what was there before, and count is what it has changed.
+// An act that has changed nothing is not recorded, unless its outcome is unknown.
+func (c *Client) audited(ctx context.Context, place script.Place, filter, was string, count int64, err error) error {
+	return c.auditedIf(ctx, place, filter, was, count, errors.Is(err, ErrUnknownOutcome), err)
 }
 
 // auditedIf is audited for an act whose error does not say whether its outcome is unknown.
-func (c *Client) auditedIf(ctx context.Context, place script.Place, filter string, count int64, unknown bool, err error) error {
+func (c *Client) auditedIf(ctx context.Context, place script.Place, filter, was string, count int64, unknown bool, err error) error {
 	if c == nil || ctx == nil {
 		return err
 	}
@@ -94,7 +101,7 @@ func (c *Client) auditedIf(ctx context.Context, place script.Place, filter strin
 		return err
 	}
 	act := record.AuditEntry{
-		Actor: actor, Action: place.Call, Topic: place.Topic, ID: cmp.Or(place.Job, place.Schedule), Filter: filter, Count: count,
+		Actor: actor, Action: place.Call, Topic: place.Topic, ID: cmp.Or(place.Job, place.Schedule), Filter: filter, Was: was, Count: count,
 	}
 	// The act is done, so the end of its context must not keep it from being recorded.
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), serve.CallTimeout)
@@ -111,18 +118,18 @@ type unaudited struct{ error }
 
 func (e unaudited) Unwrap() error { return e.error }
 
-// acted is audited for an act about one thing.
-func (c *Client) acted(ctx context.Context, place script.Place, filter string, err error) error {
+// acted is audited for an act about one thing. After an error nobody knows what was before.
+func (c *Client) acted(ctx context.Context, place script.Place, filter, was string, err error) error {
 	if err != nil {
-		return c.audited(ctx, place, filter, 0, err)
+		return c.audited(ctx, place, filter, "", 0, err)
 	}
-	return c.audited(ctx, place, filter, 1, nil)
+	return c.audited(ctx, place, filter, was, 1, nil)
 }
 
 // Note records an act of the actor of ctx that is none of the calls of [WithActor], such as an
 // enqueue by an operator.
 func (friends) Note(ctx context.Context, c *Client, act, topic, id, filter string, count int64) error {
-	return c.audited(ctx, script.Place{Call: act, Topic: topic, Job: id}, filter, count, nil)
+	return c.audited(ctx, script.Place{Call: act, Topic: topic, Job: id}, filter, "", count, nil)
 }
 
 // audit records an operation that has ended with err, and returns the error of the call.
@@ -130,40 +137,93 @@ func (c *Client) audit(ctx context.Context, o *commit.Op, err error) error {
 	if ctx == nil || actorOf(ctx) == "" {
 		return err
 	}
-	filter := ""
+	return c.acted(ctx, o.Place(), argumentsOf(o), wasOf(o), err)
+}
+
+// argumentsOf returns the arguments of an operation for the audit.
+func argumentsOf(o *commit.Op) string {
 	switch {
 	case o.Move != nil:
-		filter = dueText(&o.Move.Due)
+		return dueText(&o.Move.Due)
 	case o.Reason != "":
-		filter = fmt.Sprintf("reason %q", o.Reason)
+		return fmt.Sprintf("reason %q", o.Reason)
 	}
-	return c.acted(ctx, o.Place(), filter, err)
+	return ""
+}
+
+// wasOf returns the state in which an operation has found its job, for the audit.
+func wasOf(o *commit.Op) string { return stateText(states[o.Letter], orZero(o.Was)) }
+
+// stateText returns the state of a job for the audit, with its due time if that is known.
+func stateText(s State, due time.Time) string {
+	if s != StateScheduled || due.IsZero() {
+		return string(s)
+	}
+	return string(s) + ", " + instantText("due", due)
+}
+
+// instantText returns a name and a time.
+func instantText(name string, at time.Time) string {
+	return name + " " + at.UTC().Format(time.RFC3339Nano)
+}
+
+// A previous is what was before a batch, as much as an entry of the audit holds.
+type previous struct {
+	several bool // topics
+	text    strings.Builder
+}
+
+// newPrevious returns one for n jobs, or nil if the batch is not recorded.
+func newPrevious(ctx context.Context, n int, topic func(i int) string) *previous {
+	if ctx == nil || actorOf(ctx) == "" {
+		return nil
+	}
+	p := &previous{}
+	for i := 1; i < n && !p.several; i++ {
+		p.several = topic(i) != topic(0)
+	}
+	return p
+}
+
+// add notes the job of an operation that has changed it.
+func (p *previous) add(o *commit.Op) {
+	if p == nil || p.text.Len() > record.MaxFilter {
+		return
+	}
+	if p.text.Len() > 0 {
+		p.text.WriteString("; ")
+	}
+	if p.several {
+		p.text.WriteString(strconv.Quote(o.Topic) + " ")
+	}
+	p.text.WriteString(strconv.Quote(o.ID) + " " + wasOf(o))
 }
 
 // dueText returns a due time for the audit.
 func dueText(o *record.Options) string {
 	if o.DueAt > 0 {
-		return "due " + msTime(o.DueAt).UTC().Format(time.RFC3339Nano)
+		return instantText("due", msTime(o.DueAt))
 	}
 	return "due in " + ofMS(o.DueIn).String()
 }
 
-// auditBatch records a batch of n jobs, and returns its error. at returns a job and its own error.
-func (c *Client) auditBatch(ctx context.Context, k *commit.Kind, n int, at func(i int) (JobRef, error), err error) error {
-	if ctx == nil || actorOf(ctx) == "" || n == 0 {
+// auditBatch records a batch of n jobs, and returns its error. at returns a job and its own error,
+// and set what was set for it, or "".
+func (c *Client) auditBatch(ctx context.Context, k *commit.Kind, n int, at func(i int) (JobRef, error), set func(i int) string, p *previous, err error) error {
+	if p == nil || n == 0 {
 		return err
 	}
 	first, _ := at(0)
 	place, count, unknown := script.Place{Call: k.Name, Topic: first.Topic}, int64(0), false
+	if p.several {
+		place.Topic = ""
+	}
 	for i := range n {
-		job, failed := at(i)
+		_, failed := at(i)
 		if failed == nil {
 			count++
 		}
 		unknown = unknown || errors.Is(failed, ErrUnknownOutcome) // err has only some of the errors
-		if job.Topic != first.Topic {
-			place.Topic = ""
-		}
 	}
 	var text strings.Builder // as many jobs as fit
 	for i := 0; i < n && text.Len() <= record.MaxFilter; i++ {
@@ -171,12 +231,12 @@ func (c *Client) auditBatch(ctx context.Context, k *commit.Kind, n int, at func(
 		if i > 0 {
 			text.WriteString(", ")
 		}
-		if place.Topic == "" {
+		if p.several {
 			text.WriteString(strconv.Quote(job.Topic) + " ")
 		}
-		text.WriteString(strconv.Quote(job.ID))
+		text.WriteString(strconv.Quote(job.ID) + set(i))
 	}
-	return c.auditedIf(ctx, place, text.String(), count, unknown, err)
+	return c.auditedIf(ctx, place, text.String(), p.text.String(), count, unknown, err)
 }
 
 // text describes the query and the arguments of the action for the audit: all that decides which
@@ -207,4 +267,185 @@ func (r *application) text() string {
 	add(r.opts.spread > 0, "spread over %v", r.opts.spread)
 	add(r.opts.most > 0, "at most %d", r.opts.most)
 	return strings.Join(words, ", ")
+}
+
+// pausesText describes pauses, or a hold, that were in effect at now.
+func pausesText(encoded string, now int64) string {
+	var list []string
+	for _, p := range record.DecodePauses(encoded, now) {
+		text := fmt.Sprintf("by %q", p.By)
+		if p.Reason != "" {
+			text += fmt.Sprintf(", reason %q", p.Reason)
+		}
+		if p.Since > 0 {
+			text += ", " + instantText("since", msTime(p.Since))
+		}
+		if p.Until > 0 {
+			text += ", " + instantText("until", msTime(p.Until))
+		}
+		list = append(list, text)
+	}
+	return cmp.Or(strings.Join(list, "; "), "none")
+}
+
+// keyHoldText describes the hold of a key that ends at a score.
+func keyHoldText(score string, now int64) string {
+	paused, until := keyHold(score)
+	switch {
+	case paused:
+		return "paused"
+	case until.UnixMilli() <= now:
+		return "none"
+	}
+	return instantText("until", until)
+}
+
+// priorityText describes a head start as priority.lua returns it.
+func priorityText(start string) string {
+	ms, err := strconv.ParseInt(start, 10, 64)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("priority %v", ofMS(ms-1<<31))
+}
+
+// scheduleText describes the state in which schedule_pause has found a schedule. since is when it
+// was paused.
+func scheduleText(since string) string {
+	if since == "" {
+		return "active"
+	}
+	return "paused, " + instantText("since", scoreTime(since))
+}
+
+// A revision is a change of the definition of a schedule. The script has made sure that nobody else
+// has changed it since raw was read.
+type revision struct {
+	raw string      // the old one, encoded; empty: there was none
+	old *definition // nil: there was none, or it cannot be read
+	to  *definition
+}
+
+// texts returns the parts that have changed, as they are and as they were. It is safe on nil.
+func (r *revision) texts() (now, was string) {
+	if r == nil {
+		return "", ""
+	}
+	from := r.old
+	if from == nil {
+		from = newDefinition(Spec{}, nil, nil)
+	}
+	names := differences(&r.to.Definition, &from.Definition)
+	now, was = partsText(&r.to.Definition, names), partsText(&from.Definition, names)
+	switch {
+	case r.raw == "":
+		was = "none"
+	case r.old == nil:
+		was = "unreadable"
+	case r.old.Edit.Parts != "" && r.to.Edit.Parts == "":
+		now, was = joined(now, "no edits"), joined(was, "edits of "+r.old.Edit.Parts)
+	}
+	return now, was
+}
+
+// removedText describes a definition that is gone. raw is its beginning.
+func removedText(raw string) string {
+	d, err := record.DecodeDefinition(raw)
+	if err != nil {
+		if d, err = record.DecodeDefinitionMeta(raw); err != nil {
+			return ""
+		}
+	}
+	return partsText(d, differences(d, &newDefinition(Spec{}, nil, nil).Definition))
+}
+
+// partsText describes parts of a definition.
+func partsText(d *record.Definition, names []string) string {
+	var list []string
+	for _, p := range parts {
+		if slices.Contains(names, p.name) {
+			list = append(list, p.name+" "+cmp.Or(p.text(d), "none"))
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
+// joined returns two texts with a comma between them. a can be empty.
+func joined(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return a + ", " + b
+}
+
+// Texts of parts. They are empty for what is not set.
+
+func momentText(ms int64) string {
+	if ms == 0 {
+		return ""
+	}
+	return msTime(ms).UTC().Format(time.RFC3339Nano)
+}
+
+func spanText(ms int64) string {
+	if ms == 0 {
+		return ""
+	}
+	return ofMS(ms).String()
+}
+
+// payloadText tells payloads apart without showing them. d can lack the payload itself.
+func payloadText(d *record.Definition) string {
+	switch {
+	case d.Size == 0:
+		return ""
+	case len(d.Payload) != d.Size:
+		return fmt.Sprintf("of %d bytes", d.Size)
+	}
+	sum := sha256.Sum256(d.Payload)
+	return fmt.Sprintf("of %d bytes, SHA-256 %x", d.Size, sum[:4])
+}
+
+// headersText has the names of headers, and the sizes of their values, which can be secret.
+func headersText(d *record.Definition) string {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(d.Job.Headers)) {
+		list = append(list, fmt.Sprintf("header %q of %d bytes", name, len(d.Job.Headers[name])))
+	}
+	return strings.Join(list, ", ")
+}
+
+func maxRunsText(d *record.Definition) string {
+	if d.Most == 0 {
+		return ""
+	}
+	return strconv.FormatInt(d.Most, 10)
+}
+
+func retryText(d *record.Definition) string {
+	switch n := d.Job.Retry; {
+	case n == record.NotSet:
+		return ""
+	case n < 0:
+		return "unlimited"
+	default:
+		return strconv.Itoa(n)
+	}
+}
+
+func backoffText(d *record.Definition) string {
+	if d.Job.BackoffMax == 0 {
+		return ""
+	}
+	return spanText(d.Job.BackoffMin) + " to " + spanText(d.Job.BackoffMax)
+}
+
+func keyText(d *record.Definition) string {
+	switch {
+	case d.Job.Key == "":
+		return ""
+	case d.Job.HeadStart == 0:
+		return strconv.Quote(d.Job.Key)
+	}
+	return fmt.Sprintf("%q, priority %v", d.Job.Key, ofMS(d.Job.HeadStart))
 }

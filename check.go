@@ -143,7 +143,7 @@ func (c *Client) Repair(ctx context.Context, topic string) (*CheckReport, error)
 	if err != nil {
 		err = place.At(c.unsure(err))
 	}
-	return checkReport(&d.Report), end.err(c.audited(ctx, place, "", int64(d.Report.Mended), err))
+	return checkReport(&d.Report), end.err(c.audited(ctx, place, "", "", int64(d.Report.Mended), err))
 }
 
 // checkReport returns the report of a doctor.

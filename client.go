@@ -372,23 +372,24 @@ func (c *Client) carryOut(ctx context.Context, o *commit.Op) error {
 	return outcomeOf(o, g.Do(ctx, o))
 }
 
-// one executes a script for a schedule and returns the state in which the script found it.
-func (c *Client) one(ctx context.Context, s *script.Script, place script.Place, args ...any) (State, error) {
+// one executes a script for a schedule. It returns the new state, and what the script says of how
+// it was before.
+func (c *Client) one(ctx context.Context, s *script.Script, place script.Place, args ...any) (state State, before string, err error) {
 	place.Call = s.Name
 	if err := c.validate(ctx, place.Topic, place.Schedule); err != nil {
-		return "", place.At(err)
+		return "", "", place.At(err)
 	}
 	k := script.NewKeys(c.o.prefix, place.Topic)
 	series := c.series.Get()
 	r, err := c.scripts.Exec(ctx, s, k, k.Receipt(series.ID), 1, append([]any{series.Next(), place.Schedule}, args...)...)
 	c.series.Put(series, err)
 	if err != nil {
-		return "", place.At(c.unsure(err))
+		return "", "", place.At(c.unsure(err))
 	}
 	if state := r.Text(2); state != "none" {
-		return State(state), nil
+		return State(state), r.Text(3), nil
 	}
-	return "", place.At(ErrNotFound)
+	return "", "", place.At(ErrNotFound)
 }
 
 // unsure marks an error after which the outcome is unknown.

@@ -119,8 +119,9 @@ type CancelResult struct {
 // Cost: O(log(jobs of the topic)) for each job, however many are ready. Besides the results,
 // CancelBatch holds the state of at most a few thousand jobs at a time.
 func (c *Client) CancelBatch(ctx context.Context, jobs []JobRef) ([]CancelResult, error) {
-	ctx, end := c.beginBatch(ctx, "cancel batch", len(jobs), func(i int) string { return jobs[i].Topic })
-	results := make([]CancelResult, len(jobs))
+	topic := func(i int) string { return jobs[i].Topic }
+	ctx, end := c.beginBatch(ctx, "cancel batch", len(jobs), topic)
+	results, was := make([]CancelResult, len(jobs)), newPrevious(ctx, len(jobs), topic)
 	err := c.each(ctx, commit.Cancel, len(jobs), func(i int, o *commit.Op) error {
 		o.Topic, o.ID = jobs[i].Topic, jobs[i].ID
 		return nil
@@ -128,12 +129,13 @@ func (c *Client) CancelBatch(ctx context.Context, jobs []JobRef) ([]CancelResult
 		err := outcomeOf(o, o.Err)
 		if results[i].Err = err; err == nil {
 			results[i].State = states[o.Letter]
+			was.add(o)
 		}
 		c.dequeued(ctx, o, err)
 		return err
 	})
 	at := func(i int) (JobRef, error) { return jobs[i], results[i].Err }
-	return results, end.err(c.auditBatch(ctx, commit.Cancel, len(jobs), at, err))
+	return results, end.err(c.auditBatch(ctx, commit.Cancel, len(jobs), at, func(int) string { return "" }, was, err))
 }
 
 // A NewDue is a new due time of a job, for [Client.RescheduleBatch].
@@ -156,19 +158,29 @@ type RescheduleResult struct {
 // can expire take a second call. Cost: O(log(jobs of the topic)) for each job. Besides the results,
 // RescheduleBatch holds the state of at most a few thousand jobs at a time.
 func (c *Client) RescheduleBatch(ctx context.Context, jobs []NewDue) ([]RescheduleResult, error) {
-	ctx, end := c.beginBatch(ctx, "reschedule batch", len(jobs), func(i int) string { return jobs[i].Topic })
-	results := make([]RescheduleResult, len(jobs))
+	topic := func(i int) string { return jobs[i].Topic }
+	ctx, end := c.beginBatch(ctx, "reschedule batch", len(jobs), topic)
+	results, was := make([]RescheduleResult, len(jobs)), newPrevious(ctx, len(jobs), topic)
 	err := c.each(ctx, commit.Reschedule, len(jobs), func(i int, o *commit.Op) error {
 		o.Topic, o.ID = jobs[i].Topic, jobs[i].ID
 		var err error
 		o.Move, err = moveTo(jobs[i].Due)
 		return err
 	}, func(i int, o *commit.Op) error {
-		results[i].Err = outcomeOf(o, o.Err)
-		return results[i].Err
+		err := outcomeOf(o, o.Err)
+		if results[i].Err = err; err == nil {
+			was.add(o)
+		}
+		return err
 	})
 	at := func(i int) (JobRef, error) { return JobRef{jobs[i].Topic, jobs[i].ID}, results[i].Err }
-	return results, end.err(c.auditBatch(ctx, commit.Reschedule, len(jobs), at, err))
+	set := func(i int) string {
+		if move, bad := moveTo(jobs[i].Due); bad == nil {
+			return " " + dueText(&move.Due)
+		}
+		return ""
+	}
+	return results, end.err(c.auditBatch(ctx, commit.Reschedule, len(jobs), at, set, was, err))
 }
 
 // A GetResult is the outcome of one job of a [Client.GetBatch] call.

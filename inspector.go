@@ -325,7 +325,7 @@ func (i *Inspector) Audit(ctx context.Context, limit int) ([]AuditEntry, error) 
 	for _, act := range acts {
 		if a, ok := record.DecodeAudit(act); ok {
 			list = append(list, AuditEntry{
-				At: msTime(a.At), Actor: a.Actor, Action: a.Action, Topic: a.Topic, ID: a.ID, Filter: a.Filter, Count: a.Count,
+				At: msTime(a.At), Actor: a.Actor, Action: a.Action, Topic: a.Topic, ID: a.ID, Filter: a.Filter, Was: a.Was, Count: a.Count,
 			})
 		}
 	}

@@ -355,7 +355,7 @@ func (c *Client) SetLimits(ctx context.Context, topic string, l Limits) error {
 	if err != nil {
 		err = place.At(c.unsure(err))
 	}
-	return end.err(c.acted(ctx, place, l.String(), err))
+	return end.err(c.acted(ctx, place, l.String(), decodeLimits(r.Text(2)).String(), err))
 }
 
 // DefaultLimits are the limits that a topic gets when a server starts to handle it, unless limits
@@ -487,7 +487,7 @@ func (c *Client) SetKeyLimits(ctx context.Context, topic, key string, l KeyLimit
 	case r.Text(2) == "full":
 		err = place.At(fmt.Errorf("%w: %d keys of the topic have limits, which is the maximum", ErrInvalid, mostKeyLimits))
 	}
-	return end.err(c.acted(ctx, place, fmt.Sprintf("key %q, %v", key, l), err))
+	return end.err(c.acted(ctx, place, fmt.Sprintf("key %q, %v", key, l), decodeKeyLimits(r.Text(3)).String(), err))
 }
 
 // checkKey returns an error if no job can have the key.

@@ -81,7 +81,7 @@ func (c *Client) pause(ctx context.Context, verb, topic string, p Pause, errs []
 	case r.Text(2) == "too_many":
 		return end.err(place.At(fmt.Errorf("by %q: %w", p.By, ErrTooManyPauses)))
 	}
-	return end.err(c.acted(ctx, place, p.text(verb), err))
+	return end.err(c.acted(ctx, place, p.text(verb), pausesText(r.Text(3), r.Now()), err))
 }
 
 // text describes a pause for the audit.
@@ -135,13 +135,13 @@ func (c *Client) hold(ctx context.Context, verb, topic string, ms int64, reason,
 	}
 	k := script.NewKeys(c.o.prefix, topic)
 	series := c.series.Get()
-	_, err := c.scripts.Exec(ctx, script.Hold, k, k.Receipt(series.ID), 0,
+	r, err := c.scripts.Exec(ctx, script.Hold, k, k.Receipt(series.ID), 0,
 		series.Next(), ms, actorOf(ctx), reason, script.ControlChannel(c.o.prefix), topic)
 	c.series.Put(series, err)
 	if err != nil {
 		err = place.At(c.unsure(err))
 	}
-	return end.err(c.acted(ctx, place, text, err))
+	return end.err(c.acted(ctx, place, text, pausesText(r.Text(3), r.Now()), err))
 }
 
 // HoldKey keeps servers from taking jobs of a key for a time, as [HoldKey] of a handler does,
@@ -197,7 +197,7 @@ func (c *Client) holdKey(ctx context.Context, verb, topic, key string, ms int64,
 	case r.Text(2) == "full":
 		err = place.At(fmt.Errorf("%w: %d keys of the topic are held, which is the maximum", ErrInvalid, mostHeldKeys))
 	}
-	return end.err(c.acted(ctx, place, fmt.Sprintf("key %q%s", key, text), err))
+	return end.err(c.acted(ctx, place, fmt.Sprintf("key %q%s", key, text), keyHoldText(r.Text(3), r.Now()), err))
 }
 
 // SetPriority gives a job that has a [Key] another [Priority]. A ready job gets another place among
@@ -234,5 +234,5 @@ func (c *Client) SetPriority(ctx context.Context, topic, id string, d time.Durat
 	case r.Text(2) == "lost":
 		err = place.At(errors.New("the job has lost its place: Client.Repair gives it one"))
 	}
-	return end.err(c.acted(ctx, place, fmt.Sprintf("priority %v", d), err))
+	return end.err(c.acted(ctx, place, fmt.Sprintf("priority %v", d), priorityText(r.Text(3)), err))
 }

@@ -1,6 +1,7 @@
 package delayq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,9 +50,10 @@ func (c *Client) Schedule(ctx context.Context, topic, name string, spec Spec, pa
 	} else {
 		err = d.validate(c.o.maxPayload)
 	}
-	place, changed := script.Place{Call: "schedule", Topic: topic, Schedule: name}, false
+	place := script.Place{Call: "schedule", Topic: topic, Schedule: name}
+	var done *revision
 	if err == nil {
-		changed, err = c.announced(ctx, topic, name, func(old *definition, bad error, _ int64) (*definition, error) {
+		done, err = c.announced(ctx, topic, name, func(old *definition, bad error, _ int64) (*definition, error) {
 			switch {
 			case errors.Is(bad, ErrNotFound) || d.onto == ontoEdited:
 				return d, nil
@@ -68,42 +70,40 @@ func (c *Client) Schedule(ctx context.Context, topic, name string, spec Spec, pa
 			return &merged, nil
 		})
 	}
-	if err != nil {
-		return end.err(c.acted(ctx, place, "", place.At(err)))
-	}
-	if !changed {
+	if err == nil && done == nil {
 		return end.err(nil)
 	}
-	return end.err(c.acted(ctx, place, "", nil))
+	now, was := done.texts()
+	return end.err(c.acted(ctx, place, now, was, place.At(err)))
 }
 
 // announced is define for a schedule that may be the first thing in its topic.
 func (c *Client) announced(
 	ctx context.Context, topic, name string, next func(old *definition, bad error, now int64) (*definition, error),
-) (changed bool, err error) {
+) (done *revision, err error) {
 	g := c.commits.For(topic, commit.Enqueue)
 	defer g.Release()
 	if err = g.Announce(ctx); err != nil {
-		return false, err
+		return nil, err
 	}
-	changed, err = c.define(ctx, topic, name, next)
-	if changed || errors.Is(err, ErrUnknownOutcome) {
+	done, err = c.define(ctx, topic, name, next)
+	if done != nil || errors.Is(err, ErrUnknownOutcome) {
 		g.Confirm(ctx) // another client may have removed the topic since this one announced it
 	}
-	return changed, err
+	return done, err
 }
 
 // define replaces the definition of a schedule. next returns the new definition. It receives the
 // old one or the error of decoding it (ErrNotFound if there is none), and Redis's time. A nil
 // definition means that nothing changes. If somebody else changes the schedule in between, next is
-// called again. define reports whether the schedule has changed.
+// called again. define returns the change, or nil if there is none.
 func (c *Client) define(
 	ctx context.Context, topic, name string, next func(old *definition, bad error, now int64) (*definition, error),
-) (changed bool, err error) {
+) (*revision, error) {
 	for range defineTries {
 		r, err := readSchedules(ctx, c.scripts, script.NewKeys(c.o.prefix, topic), -1, name)
 		if err != nil {
-			return false, err
+			return nil, err
 		}
 		raw := r.List(2).Text(0)
 		old, bad := decodeDefinition(raw)
@@ -112,25 +112,28 @@ func (c *Client) define(
 		}
 		d, err := next(old, bad, r.Now())
 		if err != nil || d == nil {
-			return false, err
+			return nil, err
 		}
 		fresh, err := d.Encode()
 		if err != nil {
-			return false, err
+			return nil, err
 		}
 		if record.SameDefinition(raw, fresh) {
-			return false, nil // even if the schedule has ended
+			return nil, nil // even if the schedule has ended
 		}
 		slot, err := d.firstSlot(r.Now())
 		if err != nil {
-			return false, err
+			return nil, err
 		}
-		state, err := c.one(ctx, script.ScheduleSet, script.Place{Topic: topic, Schedule: name}, fresh, record.HexNonceOf(raw), slot, maxTick.Milliseconds(), script.ControlChannel(c.o.prefix), topic)
-		if err != nil || state != "changed" {
-			return err == nil, err
+		state, _, err := c.one(ctx, script.ScheduleSet, script.Place{Topic: topic, Schedule: name}, fresh, record.HexNonceOf(raw), slot, maxTick.Milliseconds(), script.ControlChannel(c.o.prefix), topic)
+		switch {
+		case err != nil:
+			return nil, err
+		case state != "changed":
+			return &revision{raw, old, d}, nil
 		}
 	}
-	return false, errChanging
+	return nil, errChanging
 }
 
 // defineTries is how often a call starts again because others change the schedule at the same
@@ -161,11 +164,12 @@ func checkScheduleName(name string) error {
 func (c *Client) Unschedule(ctx context.Context, topic, name string) error {
 	ctx, end := c.begin(ctx, CallEvent{Name: "unschedule", Topic: topic})
 	err := c.validateSchedule(ctx, topic, name)
+	was := ""
 	if err == nil {
-		_, err = c.one(ctx, script.ScheduleRemove, script.Place{Topic: topic, Schedule: name}, script.ControlChannel(c.o.prefix), topic)
+		_, was, err = c.one(ctx, script.ScheduleRemove, script.Place{Topic: topic, Schedule: name}, script.ControlChannel(c.o.prefix), topic)
 	}
 	place := script.Place{Call: "unschedule", Topic: topic, Schedule: name}
-	return end.err(c.acted(ctx, place, "", place.At(err)))
+	return end.err(c.acted(ctx, place, "", removedText(was), place.At(err)))
 }
 
 // PauseSchedule stops a schedule from firing until [Client.ResumeSchedule]. Jobs that were already
@@ -186,7 +190,8 @@ func (c *Client) ResumeSchedule(ctx context.Context, topic, name string) error {
 
 func (c *Client) suspend(ctx context.Context, topic, name, verb string) error {
 	ctx, end := c.begin(ctx, CallEvent{Name: verb + " schedule", Topic: topic})
-	err := c.upToDate(ctx, topic, name, verb == "resume", func(d *definition, now int64) (State, error) {
+	since := ""
+	err := c.upToDate(ctx, topic, name, verb == "resume", func(d *definition, now int64) (state State, err error) {
 		nonce, next := "", ""
 		if d != nil {
 			nonce = d.Nonce
@@ -198,10 +203,11 @@ func (c *Client) suspend(ctx context.Context, topic, name, verb string) error {
 				next = strconv.FormatInt(slot, 10)
 			}
 		}
-		return c.one(ctx, script.SchedulePause, script.Place{Topic: topic, Schedule: name}, verb, nonce, next, maxTick.Milliseconds(), script.ControlChannel(c.o.prefix), topic)
+		state, since, err = c.one(ctx, script.SchedulePause, script.Place{Topic: topic, Schedule: name}, verb, nonce, next, maxTick.Milliseconds(), script.ControlChannel(c.o.prefix), topic)
+		return state, err
 	})
 	err = script.Place{Call: verb, Topic: topic, Schedule: name}.At(err)
-	return end.err(c.acted(ctx, script.Place{Call: verb + " schedule", Topic: topic, Schedule: name}, "", err))
+	return end.err(c.acted(ctx, script.Place{Call: verb + " schedule", Topic: topic, Schedule: name}, "", scheduleText(since), err))
 }
 
 // Trigger enqueues a job of a schedule now, in addition to those of its slots. It does so whatever
@@ -220,7 +226,7 @@ func (c *Client) Trigger(ctx context.Context, topic, name string) (id string, er
 		if err != nil {
 			return "", err
 		}
-		state, err := c.one(ctx, script.ScheduleTrigger, script.Place{Topic: topic, Schedule: name}, d.Nonce, head, tail, d.Job.DueIn, maxTick.Milliseconds(), script.ControlChannel(c.o.prefix), topic)
+		state, _, err := c.one(ctx, script.ScheduleTrigger, script.Place{Topic: topic, Schedule: name}, d.Nonce, head, tail, d.Job.DueIn, maxTick.Milliseconds(), script.ControlChannel(c.o.prefix), topic)
 		id = string(state)
 		return state, err
 	})
@@ -228,7 +234,7 @@ func (c *Client) Trigger(ctx context.Context, topic, name string) (id string, er
 		id = ""
 	}
 	place := script.Place{Call: "trigger", Topic: topic, Schedule: name}
-	return id, end.with(CallResult{ID: id, Err: c.acted(ctx, place, "", place.At(err))})
+	return id, end.with(CallResult{ID: id, Err: c.acted(ctx, place, "", "", place.At(err))})
 }
 
 // upToDate reads the definition of a schedule if read is set, and calls do with it. It repeats
@@ -291,21 +297,22 @@ type ScheduleDefinition struct {
 // Redis.
 func (c *Client) EditSchedule(ctx context.Context, topic, name string, edit func(*ScheduleDefinition) error) error {
 	ctx, end := c.begin(ctx, CallEvent{Name: "edit schedule", Topic: topic})
-	changed, err := c.editSchedule(ctx, topic, name, edit)
+	done, err := c.editSchedule(ctx, topic, name, edit)
 	err = script.Place{Call: "edit", Topic: topic, Schedule: name}.At(err)
-	if err == nil && !changed {
+	if err == nil && done == nil {
 		return end.err(nil)
 	}
-	return end.err(c.acted(ctx, script.Place{Call: "edit schedule", Topic: topic, Schedule: name}, "", err))
+	now, was := done.texts()
+	return end.err(c.acted(ctx, script.Place{Call: "edit schedule", Topic: topic, Schedule: name}, now, was, err))
 }
 
-func (c *Client) editSchedule(ctx context.Context, topic, name string, edit func(*ScheduleDefinition) error) (changed bool, err error) {
-	err = c.validateSchedule(ctx, topic, name)
+func (c *Client) editSchedule(ctx context.Context, topic, name string, edit func(*ScheduleDefinition) error) (*revision, error) {
+	err := c.validateSchedule(ctx, topic, name)
 	if edit == nil {
 		err = errors.Join(err, fmt.Errorf("%w: edit is nil", ErrInvalid))
 	}
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	return c.define(ctx, topic, name, func(old *definition, bad error, now int64) (*definition, error) {
 		if bad != nil {
@@ -342,24 +349,27 @@ func after(e record.Edit, at int64, by string, changed []string) record.Edit {
 // parts lists the parts of a definition that can be edited.
 var parts = []struct {
 	name   string
-	fields func(*record.Definition) []any // pointers
+	fields func(*record.Definition) []any  // pointers
+	text   func(*record.Definition) string // for the audit; empty: not set
 }{
-	{"Spec", func(d *record.Definition) []any { return []any{&d.Spec} }},
-	{"Payload", func(d *record.Definition) []any { return []any{&d.Payload, &d.Size} }},
-	{"StartAt", func(d *record.Definition) []any { return []any{&d.First} }},
-	{"EndAt", func(d *record.Definition) []any { return []any{&d.Last} }},
-	{"MaxRuns", func(d *record.Definition) []any { return []any{&d.Most} }},
-	{"Jitter", func(d *record.Definition) []any { return []any{&d.Jitter} }},
-	{"OnOverlap", func(d *record.Definition) []any { return []any{&d.Overlap} }},
-	{"OnMissed", func(d *record.Definition) []any { return []any{&d.Missed} }},
-	{"ProcessIn", func(d *record.Definition) []any { return []any{&d.Job.DueIn} }},
-	{"Retry", func(d *record.Definition) []any { return []any{&d.Job.Retry} }},
-	{"Backoff", func(d *record.Definition) []any { return []any{&d.Job.BackoffMin, &d.Job.BackoffMax} }},
-	{"Timeout", func(d *record.Definition) []any { return []any{&d.Job.Timeout} }},
-	{"Expire", func(d *record.Definition) []any { return []any{&d.Job.ExpireAt, &d.Job.ExpireIn} }},
-	{"Retention", func(d *record.Definition) []any { return []any{&d.Job.Retention} }},
-	{"Headers", func(d *record.Definition) []any { return []any{&d.Job.Headers} }},
-	{"Key", func(d *record.Definition) []any { return []any{&d.Job.Key, &d.Job.HeadStart} }},
+	{"Spec", func(d *record.Definition) []any { return []any{&d.Spec} }, func(d *record.Definition) string { return strconv.Quote(d.Spec.String()) }},
+	{"Payload", func(d *record.Definition) []any { return []any{&d.Payload, &d.Size} }, payloadText},
+	{"StartAt", func(d *record.Definition) []any { return []any{&d.First} }, func(d *record.Definition) string { return momentText(d.First) }},
+	{"EndAt", func(d *record.Definition) []any { return []any{&d.Last} }, func(d *record.Definition) string { return momentText(d.Last) }},
+	{"MaxRuns", func(d *record.Definition) []any { return []any{&d.Most} }, maxRunsText},
+	{"Jitter", func(d *record.Definition) []any { return []any{&d.Jitter} }, func(d *record.Definition) string { return spanText(d.Jitter) }},
+	{"OnOverlap", func(d *record.Definition) []any { return []any{&d.Overlap} }, func(d *record.Definition) string { return d.Overlap.String() }},
+	{"OnMissed", func(d *record.Definition) []any { return []any{&d.Missed} }, func(d *record.Definition) string { return d.Missed.String() }},
+	{"ProcessIn", func(d *record.Definition) []any { return []any{&d.Job.DueIn} }, func(d *record.Definition) string { return spanText(d.Job.DueIn) }},
+	{"Retry", func(d *record.Definition) []any { return []any{&d.Job.Retry} }, retryText},
+	{"Backoff", func(d *record.Definition) []any { return []any{&d.Job.BackoffMin, &d.Job.BackoffMax} }, backoffText},
+	{"Timeout", func(d *record.Definition) []any { return []any{&d.Job.Timeout} }, func(d *record.Definition) string { return spanText(d.Job.Timeout) }},
+	{"Expire", func(d *record.Definition) []any { return []any{&d.Job.ExpireAt, &d.Job.ExpireIn} }, func(d *record.Definition) string {
+		return cmp.Or(spanText(d.Job.ExpireIn), momentText(d.Job.ExpireAt))
+	}},
+	{"Retention", func(d *record.Definition) []any { return []any{&d.Job.Retention} }, func(d *record.Definition) string { return spanText(d.Job.Retention) }},
+	{"Headers", func(d *record.Definition) []any { return []any{&d.Job.Headers} }, headersText},
+	{"Key", func(d *record.Definition) []any { return []any{&d.Job.Key, &d.Job.HeadStart} }, keyText},
 }
 
 // differences returns the names of the parts in which two definitions differ.

@@ -268,7 +268,7 @@ func (c *Client) RemoveTopic(ctx context.Context, topic string) error {
 	if err == nil {
 		err = c.removeTopic(ctx, topic)
 	}
-	return end.err(c.acted(ctx, script.Place{Call: "remove topic", Topic: topic}, "", place.At(err)))
+	return end.err(c.acted(ctx, script.Place{Call: "remove topic", Topic: topic}, "", "", place.At(err)))
 }
 
 func (c *Client) removeTopic(ctx context.Context, topic string) error {

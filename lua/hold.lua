@@ -12,7 +12,8 @@
 --
 -- A hold is not a pause: handlers make it too (see give_back), and it only grows. The fields of
 -- meta are hold, its end in Unix ms, holdby and holdwhy.
--- Returns {'ok', now, state}: held or free.
+-- Returns {'ok', now, state, before}: held or free, and the hold that there was, as pause writes a
+-- pause, with 0 as its beginning. before is empty if there was none.
 -- Cost: O(1).
 -- Uses: now receipt control hold
 local meta, receipt, operator = KEYS[1], KEYS[2], KEYS[3]
@@ -21,9 +22,14 @@ local channel, topic = ARGV[5], ARGV[6]
 
 local told = replay(receipt, number)
 if told then
-  return {'ok', now, told}
+  return {'ok', now, string.match(told, '^(%S+) (.*)$')}
 end
-local state = 'held'
+local state, before = 'held', ''
+local was = redis.call('HMGET', meta, 'hold', 'holdby', 'holdwhy')
+local ending, who, why = tonumber(was[1] or nil) or 0, was[2] or '', was[3] or ''
+if ending > now then
+  before = string.format('0 %.0f %d %d ', ending, #who, #why) .. who .. why
+end
 if period > 0 then
   local failed = hold(meta, now + period, by, reason)
   if failed then -- as at maxmemory
@@ -35,5 +41,5 @@ else
     nudge(channel, 'resume', topic, 0, '')
   end
 end
-remember(receipt, number, state)
-return {'ok', now, state}
+remember(receipt, number, state .. ' ' .. before)
+return {'ok', now, state, before}

@@ -17,8 +17,8 @@
 --
 -- A hold takes the turn of the key. A job that becomes ready can give the key a turn again. Then
 -- the take that finds it takes it again. At the end of the hold, promote gives the key a turn.
--- Returns {'ok', now, state}: held, free, or full if so many other keys are held. Then nothing has
--- changed.
+-- Returns {'ok', now, state, before}: held, free, or full if so many other keys are held. Then
+-- nothing has changed. before is the end of the hold that there was, or '' if there was none.
 -- Cost: O(log N).
 -- Uses: now receipt control ring place rouse hold_key free_keys
 local held, turn, lane, ready, idle = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -28,12 +28,12 @@ local channel, topic = ARGV[5], ARGV[6]
 
 local told = replay(receipt, number)
 if told then
-  return {'ok', now, told}
+  return {'ok', now, string.match(told, '^(%S+) (.*)$')}
 end
-local state = 'held'
+local state, before = 'held', redis.call('ZSCORE', held, key) or ''
 if period == 0 then
   state = 'free'
-  if redis.call('ZSCORE', held, key) then
+  if before ~= '' then
     local jobs = free_keys(held, turn, lane, {key})
     if jobs > 0 then
       rouse(ready, jobs)
@@ -41,7 +41,7 @@ if period == 0 then
     end
   end
 elseif redis.call('ZCOUNT', held, string.format('(%.0f', now), '+inf') >= most
-  and not redis.call('ZSCORE', held, key) then
+  and before == '' then
   state = 'full'
 else
   local head = redis.call('ZRANGE', held, 0, 0, 'WITHSCORES')
@@ -50,5 +50,5 @@ else
     nudge(channel, 'wake', topic, 0, '') -- the timers have to know the end
   end
 end
-remember(receipt, number, state)
-return {'ok', now, state}
+remember(receipt, number, state .. ' ' .. before)
+return {'ok', now, state, before}

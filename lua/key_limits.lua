@@ -28,8 +28,8 @@
 -- they are still reached. Without any limits of keys, holders only keeps the stragglers that count
 -- for the topic.
 --
--- Returns {'ok', now, answer}: set, or full if so many other keys have limits. Then nothing has
--- changed.
+-- Returns {'ok', now, answer, before}: set, or full if so many other keys have limits. Then nothing
+-- has changed. before is the rule until now, or '' if there was none.
 -- Cost: O(log N).
 -- Uses: now receipt control place key_rule holder count_in uncount ring rouse free_keys
 local rules, receipt, operator = KEYS[1], KEYS[2], KEYS[3]
@@ -41,7 +41,7 @@ local channel, topic = ARGV[5], ARGV[6]
 
 local told = replay(receipt, number)
 if told then
-  return {'ok', now, told}
+  return {'ok', now, string.match(told, '^(%S+) (.*)$')}
 end
 local answer = 'set'
 local before = redis.call('HGET', rules, key)
@@ -82,5 +82,6 @@ if answer == 'set' then
     ring(idle, channel, topic, jobs)
   end
 end
-remember(receipt, number, answer)
-return {'ok', now, answer}
+before = before or ''
+remember(receipt, number, answer .. ' ' .. before)
+return {'ok', now, answer, before}

@@ -17,8 +17,9 @@
 -- <bytes of reason> <by><reason>". The fields that take reads are computed from them: paused, the
 -- earliest start, and until, the latest end, which is missing if a pause has no end. An expired
 -- pause is dropped here.
--- Returns {'ok', now, state}: paused or running (the topic's new state), or full (others have most
--- pauses: nothing was done).
+-- Returns {'ok', now, state, before}: paused or running (the topic's new state), or too_many
+-- (others have most pauses: nothing was done). before has the pauses that the call has ended or
+-- replaced, in the same format.
 -- Cost: O(1).
 -- Uses: now receipt control
 local meta, receipt, operator = KEYS[1], KEYS[2], KEYS[3]
@@ -27,11 +28,11 @@ local most, channel, topic = tonumber(ARGV[6]), ARGV[7], ARGV[8]
 
 local told = replay(receipt, number)
 if told then
-  return {'ok', now, told}
+  return {'ok', now, string.match(told, '^(%S+) (.*)$')}
 end
 
 local before = redis.call('HMGET', meta, 'paused', 'until', 'pauses')
-local pauses, since, latest, endless = {}, now, 0, false
+local pauses, since, latest, endless, over = {}, now, 0, false, ''
 
 local function hold(from, ending, who, why)
   pauses[#pauses + 1] = from .. ' ' .. ending .. ' ' .. #who .. ' ' .. #why .. ' ' .. who .. why
@@ -40,7 +41,7 @@ end
 
 local list, at = before[3] or '', 1
 while true do
-  local _, stop, from, ending, n, m = string.find(list, '^(%d+) (%d+) (%d+) (%d+) ', at)
+  local begin, stop, from, ending, n, m = string.find(list, '^(%d+) (%d+) (%d+) (%d+) ', at)
   if not stop then
     break
   end
@@ -48,14 +49,18 @@ while true do
   local who = string.sub(list, stop + 1, stop + n)
   local why = string.sub(list, stop + n + 1, stop + n + m)
   at = stop + n + m + 1
-  if verb ~= 'resume all' and who ~= by and (ending == 0 or now < ending) then
-    hold(from, ending, who, why)
+  if ending == 0 or now < ending then
+    if verb ~= 'resume all' and who ~= by then
+      hold(from, ending, who, why)
+    else
+      over = over .. string.sub(list, begin, at - 1)
+    end
   end
 end
 if verb == 'pause' then
   if #pauses >= most then
-    remember(receipt, number, 'too_many')
-    return {'ok', now, 'too_many'}
+    remember(receipt, number, 'too_many ')
+    return {'ok', now, 'too_many', ''}
   end
   hold(now, period > 0 and now + period or 0, by, reason)
 end
@@ -73,5 +78,5 @@ if before[1] and (#pauses == 0
   nudge(channel, 'resume', topic, 0, '')
 end
 local state = #pauses > 0 and 'paused' or 'running'
-remember(receipt, number, state)
-return {'ok', now, state}
+remember(receipt, number, state .. ' ' .. over)
+return {'ok', now, state, over}

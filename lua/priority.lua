@@ -16,8 +16,9 @@
 --
 -- The job gets a new place, for the same due time and with the same number. If it does not wait in
 -- its lane now, it has that place when it waits again.
--- Returns {'ok', now, answer}: set, plain for a job without a key, gone if there is no such job, or
--- lost if its place is lost. Only with set anything has changed.
+-- Returns {'ok', now, answer, before}: set, plain for a job without a key, gone if there is no such
+-- job, or lost if its place is lost. Only with set anything has changed. Then before is start as it
+-- was, and otherwise it is ''.
 -- Cost: O(log N), and the record is read.
 -- Uses: now receipt control ring place rouse reseat block
 local pool, keyed, lane, receipt, blockers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -27,14 +28,16 @@ local channel, topic = ARGV[4], ARGV[5]
 
 local told = replay(receipt, number)
 if told then
-  return {'ok', now, told}
+  return {'ok', now, string.match(told, '^(%S+) (.*)$')}
 end
+local before = ''
 local answer, place, record = 'gone', redis.call('HGET', keyed, id), redis.call('HGET', pool, id)
 if record and place and key_of(place) and of_record(place, record) then
   answer = 'set'
   local front = tonumber(string.sub(place, -37, -27), 16)
   local given = tonumber(string.sub(place, -26, -17), 16)
   local old, first = tonumber(string.sub(place, -16, -9), 16), string.sub(place, 1, -place_rest - 1)
+  before = string.format('%.0f', old)
   local due = is_foremost(place) and -9007199254740992 or front + old - 2147483648
   local new = placed_at(first, due, given, start, string.sub(place, -8))
   local key = key_of(new)
@@ -57,5 +60,5 @@ if record and place and key_of(place) and of_record(place, record) then
 elseif record then
   answer = has_key(record) and 'lost' or 'plain'
 end
-remember(receipt, number, answer)
-return {'ok', now, answer}
+remember(receipt, number, answer .. ' ' .. before)
+return {'ok', now, answer, before}

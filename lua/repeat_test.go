@@ -55,6 +55,12 @@ func TestScriptsSentTwice(t *testing.T) {
 		},
 		"hold":       func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryHold(time.Hour) },
 		"end hold":   func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryHold(0) },
+		"key hold":   func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryKeyHold("k", 3600000, 10) },
+		"resume key": func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryKeyHold("k", 0, 10) },
+		"priority":   func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryPriority("ready", 1000) },
+		"key limits": func(h *Hand, _ hand.Held) (script.Reply, error) {
+			return h.Run(script.KeyLimits, h.Series.Next(), "k", "3", 10, script.ControlChannel(h.Prefix()), h.Keys.Topic)
+		},
 		"prune none": func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryPrune(1, time.Hour, 500) },
 	}
 	for name, call := range breakable {

@@ -23,13 +23,15 @@
 --                   how the caller knows the job (see prelude/expect.lua). Empty nonce: the caller
 --                   does not know whether the job expires. Each ID once, at most 500
 --
--- Returns {'ok', now, letters, heads}. letters has one letter for each of the first jobs, at least
--- one. s for scheduled and r for ready: moved, and this was its state. u for running, d for dead, g
--- if there is no such job, c if it is not as the caller knows it, b because it would expire by that
--- time: left alone. p: nothing was done, because the job can expire and the caller sent another
--- nonce. For each p, heads has the part of the record before the payload, or an empty string. The
--- caller then calls again with the values that it reads there. Nothing was done for the other jobs,
--- because the call has read 1 MiB of records or has removed 100 entries of ready.
+-- Returns {'ok', now, letters, heads, dues}. letters has one letter for each of the first jobs, at
+-- least one. s for scheduled and r for ready: moved, and this was its state. u for running, d for
+-- dead, g if there is no such job, c if it is not as the caller knows it, b because it would expire
+-- by that time: left alone. p: nothing was done, because the job can expire and the caller sent
+-- another nonce. For each p, heads has the part of the record before the payload, or an empty
+-- string. The caller then calls again with the values that it reads there. Nothing was done for the
+-- other jobs, because the call has read 1 MiB of records or has removed 100 entries of ready. dues
+-- has, for each s, when the job was due (Unix ms), with spaces between them. It is empty if a call
+-- of an outbox was sent again.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt unready control wake ring expect place rouse line_up reseat free_keys unblock
 local pool, bucket, ready, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -40,7 +42,7 @@ local number, tick, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local jobs, first, width = ARGV, 5, 5
 local bytes_most, head_most = 1048576, 49152
 
-local told = replay(receipt, number)
+local told, dues_told = string.match(replay(receipt, number) or '', '^(%S+) ?(.*)$')
 
 -- The records of the first jobs. Other jobs are for another call.
 local ids, records, bytes = {}, {}, 0
@@ -62,7 +64,7 @@ if told then -- nothing was done for p, so its record can be another one by now
       heads[#heads + 1] = string.sub(records[i] or '', 1, head_most)
     end
   end
-  return {'ok', now, told, heads}
+  return {'ok', now, told, heads, dues_told}
 end
 
 local leased = redis.call('ZMSCORE', leases, unpack(ids))
@@ -72,6 +74,7 @@ local known = redis.call('HMGET', moved, unpack(ids))
 local letters, heads, fields = {}, {}, {}
 local later, entries, soon, earliest = {}, {}, {}, nil
 local changed, dues, waited = {}, {}, {} -- every job, its due time, and whether it was ready
+local before = {}
 for i, id in ipairs(ids) do
   if #entries == unready_most then
     break
@@ -103,6 +106,9 @@ for i, id in ipairs(ids) do
       fields[#fields + 1], fields[#fields + 2] = id, due .. ' reschedule ' .. tally
       local n = #changed + 1
       changed[n], dues[n], waited[n] = id, due, letter == 'r'
+      if letter == 's' then
+        before[#before + 1] = string.format('%.0f', tonumber(waiting[i]))
+      end
       if due > now then
         later[#later + 1], later[#later + 2] = due, id
         earliest = math.min(earliest or due, due)
@@ -167,6 +173,8 @@ end
 if #soon + freed > 0 then
   ring(idle, channel, topic, #soon + freed)
 end
-letters = table.concat(letters)
-remember(receipt, number, letters)
-return {'ok', now, letters, heads}
+letters, before = table.concat(letters), table.concat(before, ' ')
+-- An earlier release can read the receipt of an outbox. It expects the letters alone.
+local kept = string.find(number, '/', 1, true)
+remember(receipt, number, kept and letters or letters .. ' ' .. before)
+return {'ok', now, letters, heads, before}

@@ -15,8 +15,9 @@
 -- ARGV[7]  channel   the control channel
 -- ARGV[8]  topic     the topic's name, for the control channel
 --
--- Returns {'ok', now, state}: paused or active (the new state), changed (by another caller: nothing
--- was done), or none if there is no such schedule.
+-- Returns {'ok', now, state, before}: paused or active (the new state), changed (by another caller:
+-- nothing was done), or none if there is no such schedule. before is the time since which it was
+-- paused (Unix ms), or '' if it was not.
 -- Cost: O(log N).
 -- Uses: now receipt control schedule
 local slots, waiting, fired, receipt, operator = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -25,11 +26,12 @@ local tick, channel, topic = tonumber(ARGV[6]), ARGV[7], ARGV[8]
 
 local told = replay(receipt, number)
 if told then
-  return {'ok', now, told}
+  return {'ok', now, string.match(told, '^(%S+) (.*)$')}
 end
 
 local state = state_of(redis.call('HGET', fired, name))
 local answer = 'none'
+local before = state and state.paused and string.format('%.0f', state.paused) or ''
 if state and verb == 'pause' then
   answer = 'paused'
   if not state.paused then
@@ -63,5 +65,5 @@ elseif state then
     redis.call('HSET', fired, name, cjson.encode(state))
   end
 end
-remember(receipt, number, answer)
-return {'ok', now, answer}
+remember(receipt, number, answer .. ' ' .. before)
+return {'ok', now, answer, before}

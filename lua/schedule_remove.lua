@@ -31,7 +31,8 @@
 --
 -- The definition is deleted last. If something fails before, another call finds it and removes the
 -- rest.
--- Returns {'ok', now, state}: gone, or none if there is no such schedule.
+-- Returns {'ok', now, state, before}: gone and the definition, at most its first 4 KiB, or none and
+-- '' if there is no such schedule.
 -- Cost: O(log N).
 -- Uses: now receipt stats lease control ring schedule history unready expect place rouse free_keys
 -- Uses: unblock end_run close_books holder straggler withdraw
@@ -46,12 +47,12 @@ local number, name, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local told = replay(receipt, number)
 if told then
-  return {'ok', now, told}
+  return {'ok', now, string.match(told, '^(%S+) (.*)$')}
 end
 
-local state = 'none'
-if redis.call('HEXISTS', schedules, name) == 1 then
-  state = 'gone'
+local state, before = 'none', redis.call('HGET', schedules, name)
+if before then
+  state, before = 'gone', string.sub(before, 1, 4096)
   local last = state_of(redis.call('HGET', fired, name))
   local unfinished = last and going(pool, dead, last)
   if unfinished and not redis.call('ZSCORE', leases, last.job) and flagged(pool, last.job) then
@@ -68,5 +69,6 @@ if redis.call('HEXISTS', schedules, name) == 1 then
   forget(runs, name)
   redis.call('HDEL', schedules, name)
 end
-remember(receipt, number, state)
-return {'ok', now, state}
+before = before or ''
+remember(receipt, number, state .. ' ' .. before)
+return {'ok', now, state, before}

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -83,7 +84,10 @@ func TestActOnAJobThatWasRead(t *testing.T) {
 			if c.done {
 				require.NoError(t, err, name)
 				require.Equal(t, name, audit[0].ID)
-				require.Equal(t, "was "+string(info.State), audit[0].Filter)
+				require.Equal(t, string(info.State), strings.SplitN(audit[0].Was, ",", 2)[0])
+				if info.State == delayq.StateScheduled {
+					require.Equal(t, "scheduled, due "+info.Due.UTC().Format(time.RFC3339Nano), audit[0].Was)
+				}
 				continue
 			}
 			require.Error(t, err, name)

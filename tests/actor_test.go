@@ -60,11 +60,11 @@ func TestAuditHasEachAct(t *testing.T) {
 			}, `pause|topic||by "ops", reason "bank\nis down", for 1m0s|1`},
 			{func(ctx context.Context) error { return c.Resume(ctx, "topic", "ops") }, `resume|topic||by "ops"|1`},
 			{func(ctx context.Context) error { return c.ResumeAll(ctx, "topic") }, "resume all|topic|||1"},
-			{func(ctx context.Context) error { return c.Schedule(ctx, "topic", "s", delayq.Every(time.Hour), nil) }, "schedule|topic|s||1"},
+			{func(ctx context.Context) error { return c.Schedule(ctx, "topic", "s", delayq.Every(time.Hour), nil) }, `schedule|topic|s|Spec "every 1h0m0s"|1`},
 			{func(ctx context.Context) error { return c.Schedule(ctx, "topic", "s", delayq.Every(time.Hour), nil) }, ""},
 			{func(ctx context.Context) error {
 				return c.EditSchedule(ctx, "topic", "s", func(d *delayq.ScheduleDefinition) error { d.Payload = []byte("x"); return nil })
-			}, "edit schedule|topic|s||1"},
+			}, "edit schedule|topic|s|Payload of 1 bytes, SHA-256 2d711642|1"},
 			{func(ctx context.Context) error {
 				return c.EditSchedule(ctx, "topic", "s", func(*delayq.ScheduleDefinition) error { return nil })
 			}, ""},
@@ -88,7 +88,7 @@ func TestAuditHasEachAct(t *testing.T) {
 					{Topic: "topic", ID: "b", Due: delayq.ProcessIn(time.Hour)}, {Topic: "topic", ID: "none", Due: delayq.ProcessIn(time.Hour)},
 				})
 				return missing(err)
-			}, `reschedule|topic||"b", "none"|1`},
+			}, `reschedule|topic||"b" due in 1h0m0s, "none" due in 1h0m0s|1`},
 			{func(ctx context.Context) error {
 				_, err := c.CancelBatch(ctx, refs("b", "\xff,\""))
 				return err

@@ -426,7 +426,7 @@ func TestScheduleCallsSentTwice(t *testing.T) {
 			}
 			again, err := h.Last()
 			require.NoError(b, err)
-			require.Equal(b, first.Text(2), again.Text(2))
+			require.Equal(b, first[2:], again[2:])
 			return first.Text(2)
 		}
 		require.NoError(b, b.client.Schedule(ctx, "topic", "like it", delayq.Every(rare), nil))

@@ -70,7 +70,7 @@ func TestActsOnOneJob(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "alice", acts[0].Actor)
 	require.Equal(t, "alice", acts[6].Actor)
-	require.Equal(t, "was done", acts[0].Filter)
+	require.Equal(t, "done", acts[0].Was)
 
 	w := post(t, h, link("enqueue"), url.Values{"topic": {"order:cancel"}, "id": {"by hand"}, "in": {"1h"}})
 	require.Equal(t, http.StatusSeeOther, w.Code, w.Body.String())

@@ -16,6 +16,7 @@ type actRow struct {
 	Topic  string    `json:"topic,omitempty"`
 	ID     string    `json:"id,omitempty"`
 	Filter string    `json:"filter,omitempty"`
+	Was    string    `json:"was,omitempty"`
 	Count  int64     `json:"count"`
 }
 
@@ -46,9 +47,9 @@ func (h *Handler) audit(v *view) (any, error) {
 			continue
 		}
 		if !h.opens(v, a.Topic) {
-			a.Filter = hideHeaders(a.Filter)
+			a.Filter, a.Was = hideValues(a.Filter), hideValues(a.Was)
 		}
-		p.Acts = append(p.Acts, actRow{utc(a.At), a.Actor, a.Action, a.Topic, a.ID, a.Filter, a.Count})
+		p.Acts = append(p.Acts, actRow{utc(a.At), a.Actor, a.Action, a.Topic, a.ID, a.Filter, a.Was, a.Count})
 	}
 	return p, nil
 }
@@ -57,7 +58,11 @@ func (h *Handler) audit(v *view) (any, error) {
 // entry of the audit can be cut anywhere.
 var searchedHeader = regexp.MustCompile(`header "(?:[^"\\]|\\.)*\\?"?(?:: ?(?:"(?:[^"\\]|\\.)*\\?"?)?)?`)
 
-// hideHeaders returns the arguments of an act without the headers that were searched for.
-func hideHeaders(filter string) string {
-	return searchedHeader.ReplaceAllString(filter, "header •••")
+// digest matches the beginning of the hash of a payload, by which a payload can be guessed.
+var digest = regexp.MustCompile(`, SHA-256 [0-9a-f]*`)
+
+// hideValues returns the arguments of an act, or what was before it, without headers and without
+// what could tell the payload.
+func hideValues(text string) string {
+	return digest.ReplaceAllString(searchedHeader.ReplaceAllString(text, "header •••"), "")
 }

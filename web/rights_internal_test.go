@@ -187,17 +187,23 @@ func TestEveryRightIsNeeded(t *testing.T) {
 	require.Len(t, seen, 11)
 }
 
-func TestHideHeaders(t *testing.T) {
+func TestHideValues(t *testing.T) {
 	whole := `state dead, ID prefix "a, header", header "te\"nant": "4,2 \"secret\"", header "b": "secret", error "550", reason "header \"x\": \"kept\""`
-	require.Equal(t, `state dead, ID prefix "a, header", header •••, header •••, error "550", reason "header \"x\": \"kept\""`, hideHeaders(whole))
+	require.Equal(t, `state dead, ID prefix "a, header", header •••, header •••, error "550", reason "header \"x\": \"kept\""`, hideValues(whole))
 	first := strings.Index(whole, ", header \"te")
 	for cut := range len(whole) { // the audit keeps the beginning of long arguments
-		hidden := hideHeaders(whole[:cut])
+		hidden := hideValues(whole[:cut])
 		require.NotContains(t, hidden, "secret")
 		require.NotContains(t, hidden, "secre")
 		if cut > first+len(", header \"")+1 {
 			require.NotContains(t, hidden, "te\\")
 		}
 	}
-	require.Equal(t, `state ready`, hideHeaders(`state ready`))
+	require.Equal(t, `state ready`, hideValues(`state ready`))
+
+	edit := `Payload of 4 bytes, SHA-256 03ac6742, Headers header "pin" of 4 bytes, Key "k"`
+	require.Equal(t, `Payload of 4 bytes, Headers header ••• of 4 bytes, Key "k"`, hideValues(edit))
+	for cut := range len(edit) {
+		require.NotContains(t, hideValues(edit[:cut]), "03")
+	}
 }

@@ -74,6 +74,9 @@ func TestSearchesAreShownToThoseWhoMaySearch(t *testing.T) {
 		q := world(t)
 		_, err := q.Client.Enqueue(t.Context(), "order:cancel", "t-42", []byte("a@b"), delayq.ProcessIn(time.Hour), delayq.Header("tenant", "42-secret"))
 		require.NoError(t, err)
+		ctx := delayq.WithActor(t.Context(), "boss")
+		require.NoError(t, q.Client.Schedule(ctx, "order:cancel", "s", delayq.Every(time.Hour), []byte("1234"), delayq.Header("pin", "98765")))
+		require.NoError(t, q.Client.Schedule(ctx, "order:cancel", "s", delayq.Every(2*time.Hour), []byte("4321"), delayq.Header("pin", "9876")))
 		who := func(name string) func(*http.Request) { return func(r *http.Request) { r.Header.Set("Who", name) } }
 		h := page(t, q, web.Actions(q.Client), web.Actor(func(r *http.Request) string { return r.Header.Get("Who") }),
 			web.Authorize(func(r *http.Request, right web.Right, _ string) error {
@@ -93,6 +96,16 @@ func TestSearchesAreShownToThoseWhoMaySearch(t *testing.T) {
 		}
 		require.Contains(t, get(t, h, "/bulk?run=1", who("boss")).Body.String(), "42-secret")
 		require.Contains(t, get(t, h, "/audit", who("boss")).Body.String(), "42-secret")
+
+		// What a payload was can be guessed by its hash.
+		for _, target := range []string{"/audit", "/audit.json"} {
+			boss, intern := get(t, h, target, who("boss")).Body.String(), get(t, h, target, who("intern")).Body.String()
+			require.Regexp(t, `Payload of 4 bytes, SHA-256 [0-9a-f]{8}[^<]*pin.* of 5 bytes`, boss, target)
+			require.Contains(t, intern, "Payload of 4 bytes", target)
+			require.Contains(t, intern, "every 1h0m0s", target)
+			require.NotContains(t, intern, "SHA-256", target)
+			require.NotContains(t, intern, "pin", target)
+		}
 
 		redacted := page(t, q, web.Payload("order:*", web.Redact("card")))
 		require.NotContains(t, get(t, redacted, "/audit").Body.String(), "42-secret")

@@ -125,8 +125,12 @@ const mostAsked = 10
 // readRescheduled settles the operations of a reschedule. If a job can expire, the operation is
 // left for another call that has its expiry.
 func readRescheduled(_ *Group, list []*Op, r script.Reply) {
-	letters, heads := r.Text(2), r.List(3).Texts()
+	letters, heads, dues := r.Text(2), r.List(3).Texts(), strings.Fields(r.Text(4))
 	for i, o := range list[:min(len(list), len(letters))] {
+		if letters[i] == script.LetterScheduled && len(dues) > 0 {
+			o.Was, _ = strconv.ParseInt(dues[0], 10, 64) // the script has written it
+			dues = dues[1:]
+		}
 		if letters[i] != script.LetterExpires {
 			o.answer(r.Now(), letters[i])
 			continue

@@ -28,6 +28,7 @@ type Op struct {
 	Letter      byte     // what the script says of the job
 	Since       int64    // of a job that is dead and has the ID of an enqueue: when it was buried, Unix ms
 	Row         []string // of a get: the columns of the job
+	Was         int64    // of a reschedule: when the scheduled job was due, Unix ms; 0: not known
 	Unconfirmed error    // of an enqueue: too few replicas have confirmed it
 }
 

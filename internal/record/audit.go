@@ -9,8 +9,8 @@ import (
 //
 //	<at> <nonce> <count> <netstring>…
 //
-// The netstrings are the actor, the action, the topic, the ID and the filter. A reader ignores
-// further ones.
+// The netstrings are the actor, the action, the topic, the ID, the filter and what was before. An
+// earlier release has not written the last one. A reader ignores further ones.
 type AuditEntry struct {
 	At     int64 // Unix ms
 	Actor  string
@@ -19,19 +19,21 @@ type AuditEntry struct {
 	ID     string // of a job, or the name of a schedule
 	Filter string
 	Count  int64 // what was changed; 0: unknown
+	Was    string
 }
 
-// Bounds of the audit: how many acts it holds, and the bytes of the longest filter.
+// Bounds of the audit: how many acts it holds, and the bytes of the longest filter, and of what was
+// before.
 const (
 	MaxActs   = 1000
 	MaxFilter = 2 << 10
 )
 
-// Encode returns what follows the time and the nonce, with the filter cut to its bound. The script
-// adds these two.
+// Encode returns what follows the time and the nonce, with the filter and what was before cut to
+// their bound. The script adds these two.
 func (a AuditEntry) Encode() string {
 	text := strconv.FormatInt(a.Count, 10) + " "
-	for _, s := range []string{a.Actor, a.Action, a.Topic, a.ID, clip(a.Filter, MaxFilter)} {
+	for _, s := range []string{a.Actor, a.Action, a.Topic, a.ID, clip(a.Filter, MaxFilter), clip(a.Was, MaxFilter)} {
 		text += Netstring(s)
 	}
 	return text
@@ -57,6 +59,12 @@ func DecodeAudit(element string) (a AuditEntry, ok bool) {
 		if *field, rest, ok = CutNetstring(rest); !ok {
 			return AuditEntry{}, false
 		}
+	}
+	if rest == "" {
+		return a, true // of an earlier release
+	}
+	if a.Was, _, ok = CutNetstring(rest); !ok {
+		return AuditEntry{}, false
 	}
 	return a, true
 }

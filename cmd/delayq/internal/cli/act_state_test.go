@@ -82,3 +82,17 @@ func TestAuditHasWhatOperatorsStore(t *testing.T) {
 		require.Equal(w, e, newest(), "all are duplicates")
 	})
 }
+
+// What an act has changed, and how it was, is one row of the audit, as text and as JSON.
+func TestAuditHasWhatWasBefore(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.ok("limits", "order:cancel", "--running", "5")
+		w.ok("limits", "order:cancel", "--running", "7")
+		w.ok("reschedule", "order:cancel", "order-1", "--in", "2h")
+		text := w.ok("audit")
+		require.Regexp(w, `set limits +order:cancel +1 +running 7 +running 5\n`, text)
+		require.Regexp(w, `set limits +order:cancel +1 +running 5 +none\n`, text)
+		require.Regexp(w, `reschedule +order:cancel +1 +"order-1" due in 2h0m0s +"order-1" scheduled, due 20\S+\n`, text)
+		require.Contains(w, w.ok("audit", "-o", "jsonl"), `"filter":"running 7","was":"running 5"`)
+	})
+}
