@@ -16,74 +16,88 @@ import (
 // An act is what a page can do with jobs.
 type act struct {
 	right       Right
-	states      []delayq.State
-	destructive bool // what it did cannot be undone
+	states      []delayq.State // in which a job must be
+	destructive bool           // what it did cannot be undone
 	spreads     bool
 	when        bool // it needs a time
 	why         bool // it takes a reason
-	action      func(p *actInput) delayq.Action
-	one         func(ctx context.Context, h *Handler, topic, id string, p *actInput) error
+	ahead       bool // it takes a head start, of jobs that have keys
+	// action is nil for an act that is only for jobs that were chosen.
+	action func(p *actInput) delayq.Action
+	// one acts on a job that was read. nil: action, on the job as it was then.
+	one func(ctx context.Context, h *Handler, info *delayq.JobInfo, p *actInput) error
 }
 
 // actNames lists the acts in the order in which pages show them.
-var actNames = []string{"run", "reschedule", "revive", "bury", "cancel", "purge"}
+var actNames = []string{"run", "reschedule", "priority", "revive", "bury", "cancel", "purge"}
 
 var acts = map[string]*act{
 	"run": {
 		right: RightReschedule, states: []delayq.State{delayq.StateScheduled}, spreads: true,
 		action: func(*actInput) delayq.Action { return delayq.RunNow() },
-		one: func(ctx context.Context, h *Handler, topic, id string, _ *actInput) error {
-			return h.o.client.Reschedule(ctx, topic, id, delayq.ProcessIn(0))
-		},
 	},
 	"reschedule": {
 		right: RightReschedule, states: []delayq.State{delayq.StateScheduled, delayq.StateReady}, spreads: true, when: true,
 		action: func(p *actInput) delayq.Action { return delayq.Reschedule(p.due) },
-		one: func(ctx context.Context, h *Handler, topic, id string, p *actInput) error {
-			return h.o.client.Reschedule(ctx, topic, id, p.due)
+		one: func(ctx context.Context, h *Handler, info *delayq.JobInfo, p *actInput) error {
+			due := p.due
+			if p.by != 0 {
+				due = delayq.ProcessAt(info.Due.Add(p.by))
+			}
+			return library.ActOn(ctx, h.o.client, info, delayq.Reschedule(due))
+		},
+	},
+	"priority": {
+		right: RightReschedule, states: []delayq.State{delayq.StateScheduled, delayq.StateReady, delayq.StateRunning, delayq.StateDead}, ahead: true,
+		one: func(ctx context.Context, h *Handler, info *delayq.JobInfo, p *actInput) error {
+			return h.o.client.SetPriority(ctx, info.Topic, info.ID, p.start)
 		},
 	},
 	"revive": {
 		right: RightRevive, states: []delayq.State{delayq.StateDead}, spreads: true,
 		action: func(*actInput) delayq.Action { return delayq.Revive() },
-		one: func(ctx context.Context, h *Handler, topic, id string, _ *actInput) error {
-			return h.o.client.Revive(ctx, topic, id)
-		},
 	},
 	"bury": {
 		right: RightBury, states: []delayq.State{delayq.StateScheduled, delayq.StateReady}, why: true,
 		action: func(p *actInput) delayq.Action { return delayq.Bury(p.because) },
-		one: func(ctx context.Context, h *Handler, topic, id string, p *actInput) error {
-			return h.o.client.Bury(ctx, topic, id, p.because)
-		},
 	},
 	"cancel": {
 		right: RightCancel, destructive: true,
 		states: []delayq.State{delayq.StateScheduled, delayq.StateReady, delayq.StateRunning},
 		action: func(*actInput) delayq.Action { return delayq.Cancel() },
-		one: func(ctx context.Context, h *Handler, topic, id string, _ *actInput) error {
-			_, err := h.o.client.Dequeue(ctx, topic, id)
-			return err
-		},
 	},
 	"purge": {
 		right: RightPurge, states: []delayq.State{delayq.StateDead, delayq.StateDone}, destructive: true,
 		action: func(*actInput) delayq.Action { return delayq.Delete() },
-		one:    purge,
 	},
 }
 
-// purge deletes one job that is dead or done. It leaves a job alone that was revived meanwhile: the
-// right to purge is none to cancel.
-func purge(ctx context.Context, h *Handler, topic, id string, _ *actInput) error {
-	info, err := h.o.client.Get(ctx, topic, id)
-	switch {
-	case err != nil:
-		return err
-	case info.State != delayq.StateDead && info.State != delayq.StateDone:
-		return delayq.ErrNotFound // it has moved on
+// offers reports whether the act can be offered for jobs in a state. keyed: they have keys.
+func (a *act) offers(s delayq.State, keyed bool) bool {
+	return slices.Contains(a.states, s) && (keyed || !a.ahead)
+}
+
+// actTries is how often an act looks at a job that changes meanwhile, and yet is what was chosen.
+const actTries = 3
+
+// actOn acts on a job that was chosen, if it is in a state of the act and what the page said about
+// it. The act is on the job as it was read: the right to cancel is none to purge, and a job that
+// leaves its state in between is not hit.
+func (h *Handler) actOn(ctx context.Context, p *actInput, id string) error {
+	for try := 1; ; try++ {
+		info, err := h.admitted(ctx, p, id)
+		if err != nil {
+			return err
+		}
+		if p.act.one != nil {
+			err = p.act.one(ctx, h, info, p)
+		} else {
+			err = library.ActOn(ctx, h.o.client, info, p.act.action(p))
+		}
+		if try == actTries || !errors.Is(err, delayq.ErrNotFound) {
+			return err
+		}
 	}
-	return library.ActOn(ctx, h.o.client, info, delayq.Delete())
 }
 
 // exactly selects a scheduled, dead or done job, and those of the same millisecond whose IDs begin
@@ -93,22 +107,19 @@ func exactly(topic, id string, info *delayq.JobInfo) delayq.Query {
 	return delayq.Query{Topic: topic, State: info.State, From: at, To: at.Add(time.Millisecond), IDPrefix: id}
 }
 
-// admits returns an error unless a job that was chosen is still what the page said about it: in the
-// state and in the selection of the page.
-func (h *Handler) admits(ctx context.Context, p *actInput, id string) error {
+// admitted reads a job that was chosen. It returns an error unless the job is in a state of the
+// act, and still what the page said about it: in the state and in the selection of the page.
+func (h *Handler) admitted(ctx context.Context, p *actInput, id string) (*delayq.JobInfo, error) {
 	f, topic := p.filter, p.filter.query.Topic
-	if !f.named && !f.set {
-		return nil
-	}
 	info, err := h.o.client.Get(ctx, topic, id) // an inspector can read from a replica
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if !f.admits(info) {
-		return delayq.ErrNotFound // it has moved on
+	if !slices.Contains(p.act.states, info.State) || (f.named || f.set) && !f.admits(info) {
+		return nil, delayq.ErrNotFound // it has moved on
 	}
 	if f.query.Failure == "" {
-		return nil
+		return info, nil
 	}
 	q := delayq.Query{Topic: topic, State: info.State, IDPrefix: id} // only a list knows the groups of errors
 	if info.State == delayq.StateScheduled || info.State == delayq.StateDead {
@@ -117,13 +128,13 @@ func (h *Handler) admits(ctx context.Context, p *actInput, id string) error {
 	q.Failure = f.query.Failure
 	for one, err := range h.insp.All(ctx, q) {
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if one.ID == id {
-			return nil
+			return info, nil
 		}
 	}
-	return delayq.ErrNotFound
+	return nil, delayq.ErrNotFound
 }
 
 const (
@@ -139,6 +150,8 @@ type actInput struct {
 	all     bool     // all that match instead
 	filter  *filter
 	due     delayq.DueOption
+	by      time.Duration // how much later each chosen job becomes due; 0: due applies
+	start   time.Duration // the head start of a job
 	because string
 	options []delayq.ApplyOption
 	dry     bool
@@ -183,6 +196,9 @@ func (h *Handler) input(v *view) (*actInput, error) {
 		return nil, err
 	}
 	p.filter.query.Cursor, p.filter.query.Limit = "", 0
+	if p.all && p.act.action == nil {
+		return nil, &refusal{status: http.StatusBadRequest, text: v.T("error.chosen", v.T("act."+p.name))}
+	}
 	if p.all && !slices.Contains(p.act.states, p.filter.query.State) {
 		return nil, &refusal{status: http.StatusBadRequest, text: v.T("error.state", v.T("act."+p.name), v.T("state."+string(p.filter.query.State)))}
 	}
@@ -208,7 +224,7 @@ type confirmPage struct {
 }
 
 // actShow is what the form of an act asks for.
-type actShow struct{ Spreads, When, Why, Destructive bool }
+type actShow struct{ Spreads, When, Why, Ahead, Destructive bool }
 
 // confirm asks before an act, and says how many jobs it is about.
 func (h *Handler) confirm(v *view) (any, error) {
@@ -222,7 +238,7 @@ func (h *Handler) confirm(v *view) (any, error) {
 func (h *Handler) ask(v *view, p *actInput) (*confirmPage, error) {
 	c := &confirmPage{
 		Schema: "delayq.web.confirm/1", Do: p.name, Topic: v.Topic, IDs: p.ids, All: p.all, Filter: p.filter, Exact: true,
-		Count: int64(len(p.ids)), Act: &actShow{p.act.spreads, p.act.when, p.act.why, p.act.destructive},
+		Count: int64(len(p.ids)), Act: &actShow{p.act.spreads, p.act.when, p.act.why, p.act.ahead, p.act.destructive},
 	}
 	values := p.filter.values()
 	c.Back = "jobs?" + values.Encode()
@@ -298,11 +314,7 @@ func (h *Handler) perform(v *view) (any, error) {
 	done, failed := 0, 0
 	var last error
 	for _, id := range p.ids {
-		err := h.admits(v.Request.Context(), p, id)
-		if err == nil {
-			err = p.act.one(v.acting(), h, v.Topic, id, p)
-		}
-		if err != nil {
+		if err := h.actOn(v.acting(), p, id); err != nil {
 			failed, last = failed+1, err
 			if _, status := err.(*refusal); status || v.Request.Context().Err() != nil {
 				break
@@ -334,16 +346,17 @@ func (v *view) details(p *actInput) error {
 	p.dry = v.form("dry") == "1"
 	p.because = v.form("because")
 	if p.act.when {
-		due, err := v.due()
-		if err != nil {
+		if err := v.move(p); err != nil {
 			return err
 		}
-		if due == nil && !p.dry {
-			return mistake("in", "%s", v.T("error.when"))
+	}
+	if p.act.ahead {
+		var err error
+		if p.start, err = span(v.form("ahead")); err != nil {
+			return mistake("ahead", "%v", err)
 		}
-		p.due = delayq.ProcessIn(0)
-		if due != nil {
-			p.due = *due
+		if p.start < -mostAhead || p.start > mostAhead {
+			return mistake("ahead", "%s", v.T("error.ahead", mostAhead))
 		}
 	}
 	if text := v.form("spread"); text != "" && p.act.spreads {
@@ -369,6 +382,38 @@ func (v *view) details(p *actInput) error {
 			return mistake(one.name, "%q must be a number of at least 1", text)
 		}
 		p.options = append(p.options, one.option(n))
+	}
+	return nil
+}
+
+// mostAhead is the longest head start, a bound that the library has too.
+const mostAhead = 24 * time.Hour
+
+// move reads when the jobs of an act are due: in, at, or by for those that were chosen.
+func (v *view) move(p *actInput) error {
+	due, err := v.due()
+	if err != nil {
+		return err
+	}
+	if text := v.form("by"); strings.TrimSpace(text) != "" {
+		switch p.by, err = span(text); {
+		case err != nil:
+			return mistake("by", "%v", err)
+		case p.by == 0:
+			return mistake("by", "%s", v.T("error.when"))
+		case p.all:
+			return &refusal{status: http.StatusBadRequest, text: v.T("error.chosen", v.T("form.by"))} // its form has no such field
+		case due != nil:
+			return mistake("by", "%s", v.T("error.oneof"))
+		}
+		return nil
+	}
+	if due == nil && !p.dry {
+		return mistake("in", "%s", v.T("error.when"))
+	}
+	p.due = delayq.ProcessIn(0)
+	if due != nil {
+		p.due = *due
 	}
 	return nil
 }

@@ -68,7 +68,7 @@ func (h *Handler) failures(v *view) (any, error) {
 	slices.SortStableFunc(p.Groups, func(a, b failureRow) int { return cmp.Compare(b.Count, a.Count) })
 	p.Groups = p.Groups[:min(len(p.Groups), 500)]
 	for _, act := range actNames {
-		if slices.Contains(acts[act].states, p.State) {
+		if acts[act].action != nil && acts[act].offers(p.State, false) {
 			p.Acts = append(p.Acts, act)
 		}
 	}

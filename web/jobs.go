@@ -86,7 +86,7 @@ func (h *Handler) jobs(v *view) (any, error) {
 		p.NextURL = "jobs?" + next.Encode()
 	}
 	for _, act := range actNames {
-		if slices.Contains(acts[act].states, p.State) && v.Can(string(acts[act].right)) {
+		if acts[act].offers(p.State, p.Keyed()) && v.Can(string(acts[act].right)) {
 			p.Acts = append(p.Acts, act)
 		}
 	}
@@ -228,7 +228,7 @@ func (h *Handler) job(v *view) (any, error) {
 		p.Show = show
 	}
 	for _, act := range actNames {
-		if slices.Contains(acts[act].states, info.State) && v.Can(string(acts[act].right)) {
+		if acts[act].offers(info.State, info.Key != "") && v.Can(string(acts[act].right)) {
 			p.Acts = append(p.Acts, act)
 		}
 	}

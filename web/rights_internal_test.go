@@ -71,13 +71,13 @@ var needs = map[string][]need{
 // ofActs returns what the acts on jobs need: on one, and on all that match.
 func ofActs(page string) (list []need) {
 	for name, right := range map[string]Right{
-		"run": RightReschedule, "reschedule": RightReschedule, "revive": RightRevive, "bury": RightBury, "cancel": RightCancel, "purge": RightPurge,
+		"run": RightReschedule, "reschedule": RightReschedule, "priority": RightReschedule, "revive": RightRevive, "bury": RightBury, "cancel": RightCancel, "purge": RightPurge,
 	} {
-		form := url.Values{"in": {"3h"}, "typed": {"t"}}
+		form := url.Values{"in": {"3h"}, "ahead": {"1h"}, "typed": {"t"}}
 		state := string(acts[name].states[0])
 		one := map[string]string{"scheduled": "s", "dead": "d"}[state]
 		list = append(list, need{"topic=t&do=" + name + "&state=" + state + "&id=" + one, form, right, false})
-		if page == "confirm" {
+		if page == "confirm" && acts[name].action != nil { // it is for all that match, too
 			list = append(list, need{"topic=t&do=" + name + "&all=1&state=" + state, form, right, false})
 			list = append(list, need{"topic=t&do=" + name + "&all=1&header=a%3Db&state=" + state, form, RightPayload, false})
 		}
@@ -136,6 +136,12 @@ func send(h *Handler, method, page, query string, form url.Values) *httptest.Res
 // Every route refuses who lacks the right that it needs, for its topic, whatever other rights they
 // have, and lets those pass that have it and may view.
 func TestEveryRouteNeedsItsRight(t *testing.T) {
+	for _, name := range actNames {
+		for _, page := range []string{"confirm", "act"} {
+			listed := func(n need) bool { return strings.Contains(n.query, "do="+name+"&") }
+			require.True(t, slices.ContainsFunc(needs[page], listed), "%s is not listed", name)
+		}
+	}
 	for name, rt := range routes {
 		require.NotEmpty(t, needs[name], "%s is not listed", name)
 		for _, n := range needs[name] {

@@ -71,4 +71,5 @@ export const every = {
   find: "find", found: link("find", { id: evil }), bulks: "bulks", enqueue: "enqueue", "new schedule": "new-schedule",
   pause: link("pause", { topic: "order:cancel" }), confirm: link("confirm", { do: "purge", topic: "mail:welcome", state: "dead", all: 1 }),
   reschedule: link("confirm", { do: "reschedule", topic: "order:cancel", id: "order-1003" }),
+  priority: link("confirm", { do: "priority", topic: "invoice:print", state: "ready", id: "invoice-0-0" }),
 };

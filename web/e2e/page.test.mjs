@@ -161,6 +161,44 @@ drive("another due time for a job", { expected: /status of 400/ }, async (page) 
   assert.ok(Date.parse(job.due) - Date.now() > 4.9 * 3600e3, "it is due in five hours");
 });
 
+for (const javaScriptEnabled of [true, false]) {
+  drive(`chosen jobs become due later by the same, and go ahead of others ${javaScriptEnabled ? "with" : "without"} JavaScript`,
+    { javaScriptEnabled, expected: /status of 400/ }, async (page) => {
+      const topic = `chosen:${javaScriptEnabled}`;
+      for (const [id, delay] of [["one", "1h"], ["two", "2h"], ["three", "3h"]]) await send("enqueue", { topic, id, in: delay, key: "k" });
+      const due = async () => Object.fromEntries((await json(link("jobs.json", { topic, state: "scheduled" }))).jobs.map((j) => [j.id, Date.parse(j.due)]));
+      const before = await due();
+      const choose = async (act) => {
+        await page.goto(at.root + link("jobs", { topic, state: "scheduled" }));
+        await page.check("#c-one");
+        await page.check("#c-three");
+        await page.click(`button[value="${act}"]`);
+      };
+
+      await choose("reschedule");
+      assert.equal(await heading(page), `Reschedule 2 jobs of ${topic}?`);
+      await page.fill('input[name="by"]', "later");
+      await page.click(".ask button.primary");
+      assert.match(await text(page, "#m-by"), /^"later" is not a duration/);
+      await page.fill('input[name="by"]', "+24h");
+      await page.click(".ask button.primary");
+      assert.equal(await text(page, ".banner.good"), "2 rescheduled.");
+      assert.deepEqual(await due(), { two: before.two, one: before.one + 24 * 3600e3, three: before.three + 24 * 3600e3 });
+
+      await choose("priority");
+      await page.fill('input[name="ahead"]', "25h");
+      await page.click(".ask button.primary");
+      assert.match(await text(page, "#m-ahead"), /at most 24h/);
+      await page.fill('input[name="ahead"]', "10m");
+      await page.click(".ask button.primary");
+      assert.equal(await text(page, ".banner.good"), "2 with a new priority.");
+      await page.goto(`${at.root}audit`);
+      const rows = await page.locator("tbody tr").allInnerTexts();
+      assert.match(rows[0], /set priority\s.*\s(one|three) priority 10m0s\s+priority 0s\s/, "what it was is beside what it is");
+      assert.match(rows[2], /reschedule\s.*\s(one|three) due 20\S+\s+scheduled, due 20\S+\s/);
+    });
+}
+
 drive("a topic is paused and resumed", {}, async (page) => {
   await send("enqueue", { topic: "halt", id: "h", in: "1h" });
   await page.goto(at.root + link("topic", { topic: "halt" }));
