@@ -34,6 +34,7 @@
 //	I25 hold         nothing is taken from a topic or a key that a handler or a call holds
 //	I26 order        where the jobs of a key have an order, one of them has a lease at a time, and
 //	                 none starts before one that precedes it has ended
+//	I27 batch        a batch of a topic that gathers by key has the jobs of one key
 package check
 
 import (
@@ -165,7 +166,7 @@ func (r *Report) String() string {
 		{"I1", "lost"}, {"I2", "unexpected"}, {"I3", "early"}, {"I5", "unexplained"}, {"I6", "overlap"}, {"I7", "fencing"}, {"I8", "cancel"},
 		{"I10", "attempts"}, {"I11", "left"}, {"I12", "census"}, {"I16", "errors"},
 		{"I17", "slots"}, {"I18", "silence"}, {"I19", "books"}, {"I20", "policy"}, {"I21", "pruned"}, {"I22", "paused"},
-		{"I23", "running"}, {"I24", "rate"}, {"I25", "held"}, {"I26", "order"},
+		{"I23", "running"}, {"I24", "rate"}, {"I25", "held"}, {"I26", "order"}, {"I27", "mixed"},
 	} {
 		fmt.Fprintf(&b, "; %s %d", rule[1], r.Count(rule[0]))
 	}

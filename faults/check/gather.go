@@ -109,6 +109,8 @@ func (c *checker) gather(events []rig.Event) {
 			if r := runs[key]; r != nil {
 				r.end = &e
 			}
+		case rig.OpMixed:
+			c.Violations = append(c.Violations, Violation{"I27", e.Topic, e.ID, e.Inc, e.Err})
 		case rig.OpLost:
 			if r := runs[key]; r != nil {
 				r.lost = e.Result

@@ -147,6 +147,7 @@ func TestCheckKnowsTheOrder(t *testing.T) {
 	}{
 		"one after the other":       {s: begin().put(1, 10, 0).put(2, 12, 0).turn(1, 20, 30, "ok", "acked").turn(2, 40, 50, "ok", "acked")},
 		"the second one first":      {s: begin().put(1, 10, 0).put(2, 12, 0).turn(2, 20, 30, "ok", "acked").turn(1, 40, 50, "ok", "acked"), rule: "I26"},
+		"a batch of two keys":       {s: begin().at(20, rig.Event{Op: rig.OpMixed}), rule: "I27"},
 		"two at the same time":      {s: begin().put(1, 10, 0).put(2, 12, 0).turn(1, 20, 60, "ok", "acked").turn(2, 40, 50, "ok", "acked"), rule: "I26"},
 		"asked for at one time":     {s: begin().put(1, 10, 0).put(2, 10, 0).turn(2, 20, 30, "ok", "acked").turn(1, 40, 50, "ok", "acked")},
 		"a later due time":          {s: begin().put(1, 10, 100).put(2, 12, 0).turn(2, 20, 30, "ok", "acked").turn(1, 140, 150, "ok", "acked")},

@@ -40,6 +40,7 @@ type Topic struct {
 	Parked  map[string]float64           // key → when it gets a turn
 	Holders map[string]float64           // entries of running jobs whose key has a limit
 	Rates   map[string]float64           // key → its tat
+	Lags    map[string]float64           // key → how far it is behind
 	Blocks  map[string]string            // ID → its place in blockers
 	Slots   map[string]float64           // name of a schedule → its next slot
 	Waiting map[string]float64           // name of a schedule → the slot that waits
@@ -54,7 +55,7 @@ const anchorLen = 1025
 func newTopic() *Topic {
 	return &Topic{
 		Pool: map[string]string{}, Bucket: map[string]float64{}, Leases: map[string]float64{}, Dead: map[string]float64{},
-		Done: map[string]float64{}, Lane: map[string][]string{}, Turn: map[string]float64{}, Held: map[string]float64{}, Parked: map[string]float64{}, Holders: map[string]float64{}, Rates: map[string]float64{}, Blocks: map[string]string{}, Slots: map[string]float64{}, Waiting: map[string]float64{}, Hashes: map[string]map[string]string{}, Keys: map[string]Key{}, Types: map[string]string{},
+		Done: map[string]float64{}, Lane: map[string][]string{}, Turn: map[string]float64{}, Held: map[string]float64{}, Parked: map[string]float64{}, Holders: map[string]float64{}, Rates: map[string]float64{}, Lags: map[string]float64{}, Blocks: map[string]string{}, Slots: map[string]float64{}, Waiting: map[string]float64{}, Hashes: map[string]map[string]string{}, Keys: map[string]Key{}, Types: map[string]string{},
 	}
 }
 
@@ -199,6 +200,8 @@ func (t *Topic) read(ctx context.Context, rdb redis.UniversalClient, name, part,
 		return zset(ctx, rdb, name, t.Holders)
 	case "rates":
 		return zset(ctx, rdb, name, t.Rates)
+	case "lags":
+		return zset(ctx, rdb, name, t.Lags)
 	case "lane":
 		entries := map[string]float64{}
 		if err := zset(ctx, rdb, name, entries); err != nil {

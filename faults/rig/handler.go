@@ -22,6 +22,7 @@ const SnoozeBit = 100 * time.Millisecond
 type handler struct {
 	rec    *Recorder
 	client *Client // for tasks that enqueue
+	oneKey bool    // a batch has the jobs of one key
 }
 
 // began notes the start of a run, and returns what its other events have in common.
@@ -58,6 +59,11 @@ func (h handler) HandleBatch(ctx context.Context, jobs []*delayq.Job) error {
 	events, todo := make([]Event, len(jobs)), make([]work, len(jobs))
 	for i, job := range jobs {
 		events[i], todo[i] = h.began(job)
+		if h.oneKey && job.Key != jobs[0].Key {
+			mixed := events[i]
+			mixed.Op, mixed.Err = OpMixed, fmt.Sprintf("in a batch with a job of key %q", jobs[0].Key)
+			h.rec.Record(mixed)
+		}
 	}
 	done, result := 0, "goexit"
 	defer func() {

@@ -75,6 +75,7 @@ const (
 	OpLost       = "lost"    // a handler's context ended; Result is the cause
 	OpSettled    = "settled" // a hook says what became of a run; Result is the outcome
 	OpPruned     = "pruned"  // a hook says that so many dead jobs were removed
+	OpMixed      = "mixed"   // a job in a batch of another key, of a topic that gathers by key
 	OpSample     = "sample"  // Count jobs of a topic have leases in Redis
 	OpFault      = "fault"   // a fault begins; Result is its kind, ID the process it hits, if it is one, or of Damage what it changes
 	OpHeal       = "heal"    // it is over

@@ -32,13 +32,14 @@ type WorkerConfig struct {
 	Dir    string // of the history
 	Redis  Redis
 	Prefix string
-	Topics []string
-	Batch  map[string]int // topics whose jobs run in batches of at most so many
-	Slots  int            // for each topic
-	Lease  time.Duration  // 0: the default
-	Drain  time.Duration  // 0: the default
-	Dead   int            // how many dead jobs of a topic are kept; 0: the default
-	Box    *BoxConfig     // the process is a relay of this outbox, and serves no topic
+	Topics []string                       // and patterns
+	Batch  map[string]int                 // topics whose jobs run in batches of at most so many
+	Gather map[string]delayq.GatherWindow // of topics with batches
+	Slots  int                            // for each topic
+	Lease  time.Duration                  // 0: the default
+	Drain  time.Duration                  // 0: the default
+	Dead   int                            // how many dead jobs of a topic are kept; 0: the default
+	Box    *BoxConfig                     // the process is a relay of this outbox, and serves no topic
 }
 
 // Redis says how to reach Redis: one server, the Sentinels of one, or the nodes of a cluster.
@@ -128,10 +129,15 @@ func (c WorkerConfig) Server(rdb redis.UniversalClient, rec *Recorder) *delayq.S
 	server, client := delayq.NewServer(rdb, opts...), NewClient(rdb, rec, delayq.Prefix(c.Prefix), delayq.MaxPayload(MaxPayload))
 	for _, topic := range c.Topics {
 		if size := c.Batch[topic]; size > 0 {
-			server.HandleBatch(topic, handler{rec, client}.HandleBatch, delayq.BatchSize(size))
+			window, gathers := c.Gather[topic]
+			opts := []delayq.HandlerOption{delayq.BatchSize(size)}
+			if gathers {
+				opts = append(opts, delayq.Gather(window))
+			}
+			server.HandleBatch(topic, handler{rec, client, window.ByKey}.HandleBatch, opts...)
 			continue
 		}
-		server.Handle(topic, handler{rec, client})
+		server.Handle(topic, handler{rec, client, false})
 	}
 	return server
 }

@@ -26,6 +26,7 @@ type enqueuer struct {
 	made   int
 	client caller
 	live   []*rig.Task
+	come   func(guest string)
 	box    *rig.Box // not nil: client is a transaction of it
 }
 
@@ -46,7 +47,7 @@ func (s *Soak) load(ctx context.Context, n uint64) error {
 	rdb := redis.NewClient(opts)
 	defer func() { _ = rdb.Close() }()
 	e := &enqueuer{
-		r: rand.New(rand.NewPCG(s.Seed, n)), n: n, box: s.box, //nolint:gosec // not for secrets
+		r: rand.New(rand.NewPCG(s.Seed, n)), n: n, box: s.box, come: s.come, //nolint:gosec // not for secrets
 		client: rig.NewClient(rdb, s.rec, delayq.Prefix(prefix), delayq.MaxPayload(rig.MaxPayload)),
 	}
 	for ctx.Err() == nil {
@@ -253,26 +254,34 @@ func (e *enqueuer) pad() int {
 	return 0
 }
 
-// topic is where a job goes. Half of the jobs go to the crowd, and three of ten to topics with
-// limits.
+// topic is where a job goes. Half of the jobs go to the few, a tenth to guests, and the others to
+// the crowd.
 func (e *enqueuer) topic() string {
-	if e.r.IntN(2) == 0 {
+	switch n := e.r.IntN(10); {
+	case n < 5:
 		return few[e.r.IntN(len(few))]
+	case n < 6:
+		return e.guest()
 	}
 	return crowd[e.r.IntN(len(crowd))]
 }
 
-// fits tells whether tasks of a topic do such steps. A batch takes as long as all its jobs do, and
-// no job of it can replace itself. A job with an order makes all others of its key wait.
-func fits(topic string, steps []string) bool {
+// fits tells whether tasks of a topic do such steps, with so many retries. A batch takes as long as
+// all its jobs do, and no job of it can replace itself. A job with an order makes all others of its
+// key wait. Jobs of guests do not die.
+func fits(topic string, steps []string, retries int) bool {
+	if isGuest(topic) && (retries >= 0 || steps[0] == "perm") {
+		return false
+	}
+	batches := topic == batched || topic == gathered
 	return !slices.ContainsFunc(steps, func(step string) bool {
 		verb, arg, _ := strings.Cut(step, ":")
 		d, _ := time.ParseDuration(arg) // 0: it has none
 		switch verb {
 		case "renew":
-			return topic == batched
+			return batches
 		case "hang", "deaf":
-			return topic == batched && d > time.Second/2 || topic == ordered && d > time.Second
+			return batches && d > time.Second/2 || topic == ordered && d > time.Second
 		case "hold":
 			return topic != batched && topic != limited
 		case "holdkey":
@@ -286,13 +295,13 @@ func (e *enqueuer) task(topic, id string) *rig.Task {
 	t := &rig.Task{Topic: topic, ID: id, Delay: e.delay(), Retries: -1}
 	total := 0
 	for _, s := range scripts {
-		if fits(t.Topic, s.steps) {
+		if fits(t.Topic, s.steps, s.retries) {
 			total += s.weight
 		}
 	}
 	n := e.r.IntN(total)
 	for _, s := range scripts {
-		if !fits(t.Topic, s.steps) {
+		if !fits(t.Topic, s.steps, s.retries) {
 			continue
 		}
 		if n -= s.weight; n < 0 {
@@ -314,11 +323,11 @@ func (e *enqueuer) task(topic, id string) *rig.Task {
 	if t.Left == 0 && e.r.IntN(50) == 0 { // else its successors would expire too
 		t.Expires = t.Delay + time.Second
 	}
-	if e.r.IntN(50) == 0 {
+	if e.r.IntN(50) == 0 && !isGuest(topic) {
 		t.Options = append(t.Options, delayq.Retention(time.Second))
 	}
 	if e.r.IntN(2) == 0 {
-		t.Options = append(t.Options, delayq.Key(keys[e.r.IntN(len(keys))]))
+		t.Options = append(t.Options, delayq.Key(e.key(t)))
 	}
 	t.Options = append(t.Options, delayq.Backoff(backoffMin, backoffMax))
 	return t

@@ -39,13 +39,13 @@ const (
 	aliveLimit = 10 * time.Second
 )
 
-// few are the topics that all workers serve: topics, and the ones with limits. crowd are further
-// ones, which the first workers serve. Those wait for rings, because they have so many topics. The
-// last worker blocks.
+// few are the topics that all workers serve: topics, the ones with limits, and gathered. crowd are
+// further ones, which the first workers serve. Those wait for rings, because they have so many
+// topics. The last worker blocks.
 var (
 	topics = []string{"a", "b"}
 	crowd  = crowdOf(50)
-	few    = slices.Concat(topics, bounded)
+	few    = slices.Concat(topics, bounded, []string{gathered})
 	all    = slices.Concat(few, crowd)
 )
 
@@ -91,6 +91,7 @@ type Soak struct {
 	mu       sync.Mutex
 	expected map[string]bool // workers whose end is wanted
 	crashes  []check.Violation
+	guests   []string
 }
 
 // enqueuers is the name of the enqueuers' side.
@@ -131,6 +132,8 @@ func (s *Soak) Run(ctx context.Context) (report *check.Report, err error) {
 		})
 	}
 	loading.Go(func() { s.checks(load) })
+	var leaveErr error
+	loading.Go(func() { leaveErr = s.leave(load) })
 	var holdErrs [4]error
 	for i := range holdErrs {
 		loading.Go(func() { holdErrs[i] = s.hold(load, uint64(i)) }) //nolint:gosec // small
@@ -151,7 +154,7 @@ func (s *Soak) Run(ctx context.Context) (report *check.Report, err error) {
 	}
 	nemesisErr := s.nemesis(load)
 	loading.Wait()
-	if err := errors.Join(nemesisErr, err, ctx.Err(), errors.Join(holdErrs[:]...), errors.Join(keyErrs...), errors.Join(loadErrs[:4]...)); err != nil {
+	if err := errors.Join(nemesisErr, leaveErr, err, ctx.Err(), errors.Join(holdErrs[:]...), errors.Join(keyErrs...), errors.Join(loadErrs[:4]...)); err != nil {
 		return nil, err
 	}
 	alive, err := s.alive(ctx)
@@ -178,11 +181,15 @@ func (s *Soak) Run(ctx context.Context) (report *check.Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	left, err := s.boxLeft(ctx)
+	rows, err := s.boxLeft(ctx)
 	if err := errors.Join(err, loadErrs[4]); err != nil {
 		return nil, err
 	}
-	return s.judge(ctx, slices.Concat(alive, stopped, s.crashes, left))
+	left, err := s.left(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.judge(ctx, slices.Concat(alive, stopped, s.crashes, rows, left))
 }
 
 func (s *Soak) up() (err error) {
@@ -209,8 +216,9 @@ func (s *Soak) up() (err error) {
 		}
 		s.proxies[name] = p
 		w, err := rig.StartWorker(rig.WorkerConfig{
-			Name: name, Dir: s.Dir, Redis: rig.Redis{Addr: p.Addr()}, Prefix: prefix, Topics: served, Batch: map[string]int{batched: batchSize}, Slots: slots, Lease: lease, Drain: drain,
-			Dead: deadLimit,
+			Name: name, Dir: s.Dir, Redis: rig.Redis{Addr: p.Addr()}, Prefix: prefix, Topics: append(slices.Clone(served), guests+"*"),
+			Batch: map[string]int{batched: batchSize, gathered: batchSize}, Gather: map[string]delayq.GatherWindow{gathered: window},
+			Slots: slots, Lease: lease, Drain: drain, Dead: deadLimit,
 		}, s.rec)
 		if err != nil {
 			return err
