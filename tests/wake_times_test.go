@@ -249,3 +249,21 @@ func popBeforeStop(b *queuetest.Bubble) {
 	require.Zero(b, b.RDB.LLen(b.Context(), queuetest.Prefix+":{a}:handoff").Val())
 	require.EqualValues(b, 1, b.RDB.LLen(b.Context(), queuetest.Prefix+":{a}:ready").Val())
 }
+
+// An ID that a server has popped is not forgotten in handoff when its take uses up its only worker
+// for a job that has a key: another server starts that job at once.
+func TestPoppedJobBehindAKey(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		var rec queuetest.Recorder
+		for range 2 {
+			b.Serve("t", rec.Then(func(context.Context, *delayq.Job) error { time.Sleep(time.Hour); return nil }), delayq.Concurrency(1), delayq.Drain(2*time.Hour))
+		}
+		b.Pass(10*time.Second + 370*time.Millisecond)
+		_, err := b.Client.EnqueueBatch(b.Context(), []delayq.NewJob{
+			{Topic: "t", ID: "keyed", Options: []delayq.JobOption{delayq.Key("k")}}, {Topic: "t", ID: "plain"},
+		})
+		require.NoError(b, err)
+		b.Pass(atOnce)
+		require.ElementsMatch(b, []string{"keyed", "plain"}, rec.IDs())
+	})
+}

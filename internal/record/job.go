@@ -48,6 +48,9 @@ const (
 	VersionKeyed = 2
 )
 
+// HasKey reports whether a record is that of a job with a key, by its format version.
+func HasKey(rec string) bool { return len(rec) > NonceLen && rec[NonceLen]%2 == 0 }
+
 // Lengths in bytes: of the nonce, of the part before the enqueue time, and of the enqueue time.
 const (
 	NonceLen = 8

@@ -331,7 +331,7 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 	limit, bytes := k.share()
 	held := k.topic.taking.wait.held.Swap(false)
 	r, sent, err := k.send(work, limit, bytes, "head", k.timeout)
-	if held && r.Status() != "ok" && r.Status() != "empty" { // the take has left handoff alone
+	if held && !k.cleared(r) {
 		k.topic.taking.wait.held.Store(true)
 	}
 	if err != nil {

@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // waitForRoom makes the loop wait until there is room for jobs. Jobs taken ahead that find no idle
@@ -135,6 +137,15 @@ func (t *Topic) handBack(ctx context.Context, timeout time.Duration) {
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
 	_ = t.Server.Calls.LMove(call, t.Keys.Handoff, t.Keys.Ready, "RIGHT", "LEFT").Err()
+}
+
+// cleared reports whether a take has looked at what was in handoff before it. One that Redis has
+// executed before returns the jobs of that time. One that is used up by keys leaves the rest alone.
+func (k *taker) cleared(r script.Reply) bool {
+	if r.Status() != "ok" || k.since != k.number {
+		return r.Status() == "empty"
+	}
+	return !slices.ContainsFunc(r.List(4).Texts(), record.HasKey)
 }
 
 // notePause logs when the topic is first found paused, and when it no longer is. Only the take loop
