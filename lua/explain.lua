@@ -36,7 +36,7 @@
 -- whole is 1. keys is the number of keys in turn, with the empty one if the job is in ready. until
 -- is the end of the hold of its key, if it is in a lane and the key is held. limit is empty unless
 -- it is in a lane and the key is parked. Then it has when the key gets a turn, the number of its
--- entries in holders, what is set for it, how many of these entries are of stragglers, and if the
+-- entries in holders (-1: unknown), what is set for it, how many of these entries are of stragglers, and if the
 -- key waits for a job that comes before this one, its ID, and when it is due, or '' if it is dead.
 -- stragglers is the number of all of the topic.
 -- Cost: O(log N + look).
@@ -73,22 +73,32 @@ end
 -- key: see prelude/straggler.lua.
 local counts = string.char(0) .. '1' .. string.format('%017.3f', now + 0.001)
 
-local place, before, ending, limit = redis.call('HGET', keyed, id), -1, false, {}
-if place and record and of_record(place, record) and redis.call('ZSCORE', lane, place .. id) then
+-- ask makes a call about what only keys and limits use. A wrong type there hides nothing else: then
+-- the answer is false.
+local function ask(...)
+  local answer = redis.pcall(...)
+  return not (type(answer) == 'table' and answer.err) and answer
+end
+
+local place, before, ending, limit = false, -1, false, {}
+if record and has_key(record) then
+  place = redis.call('HGET', keyed, id)
+end
+if place and of_record(place, record) and redis.call('ZSCORE', lane, place .. id) then
   local key = key_of(place)
   local from, to = lane_range(key)
   before = redis.call('ZLEXCOUNT', lane, from, '(' .. place .. id)
-  local score = redis.call('ZSCORE', held, key)
+  local score = ask('ZSCORE', held, key)
   if score and tonumber(score) > now then
     ending = score
   end
-  local till = redis.call('ZSCORE', parked, key)
-  if till and not redis.call('ZSCORE', turn, key) then
+  local till = ask('ZSCORE', parked, key)
+  if till and not ask('ZSCORE', turn, key) then
     local alive = string.sub(from, 2) .. string.sub(counts, 2)
-    limit = {till, redis.call('ZLEXCOUNT', holders, from, to), redis.call('HGET', rules, key) or '',
-      redis.call('ZLEXCOUNT', holders, '[' .. alive, to)}
-    local first = redis.call('ZRANGEBYLEX', blockers, from, '(' .. place .. id, 'LIMIT', 0, 1)[1]
-    local _, _, blocker = key_of(first or '')
+    limit = {till, ask('ZLEXCOUNT', holders, from, to) or -1, ask('HGET', rules, key) or '',
+      ask('ZLEXCOUNT', holders, '[' .. alive, to) or 0}
+    local first = ask('ZRANGEBYLEX', blockers, from, '(' .. place .. id, 'LIMIT', 0, 1)
+    local _, _, blocker = key_of(first and first[1] or '')
     if blocker then
       limit[5], limit[6] = blocker, redis.call('ZSCORE', bucket, blocker) or ''
     end
@@ -109,15 +119,13 @@ end
 
 -- Ready can have its turn for nothing but an ID that wakes a server. A job there gets its turn by
 -- the next take.
-local keys, plain = redis.call('ZCARD', turn), redis.call('ZSCORE', turn, '')
+local keys, plain = ask('ZCARD', turn) or 0, ask('ZSCORE', turn, '')
 if ahead >= 0 then
   keys = keys + (plain and 0 or 1)
 elseif plain and (redis.call('LRANGE', ready, 0, 0)[1] or '') == '' then
   keys = keys - 1
 end
 
--- With pcall: a wrong type of what only limits use must not hide the rest.
-local running = redis.pcall('ZLEXCOUNT', holders, '[' .. counts, '(' .. string.char(1))
 return {
   'ok', now,
   record and string.sub(record, 1, cut),
@@ -139,5 +147,5 @@ return {
   keys,
   ending,
   limit,
-  type(running) == 'number' and running or 0,
+  ask('ZLEXCOUNT', holders, '[' .. counts, '(' .. string.char(1)) or 0,
 }

@@ -223,3 +223,42 @@ func (h *Hand) stragglers() (list []string) {
 	}
 	return list
 }
+
+// Explain says of a job whose key is parked what it can, whatever is wrong with what only keys and
+// limits use.
+func TestExplainBesideAWrongType(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ctx := t.Context()
+		h.setLimits(delayq.Limits{RunningPerKey: 1})
+		h.putKeyed("k", "first", "x")
+		require.Contains(t, h.takeAll(), "first")
+		h.Put("+0", "plain")
+		codes := func(id string) (list []delayq.ReasonCode) {
+			e, err := h.client().insp.Explain(ctx, "topic", id)
+			require.NoError(t, err)
+			for _, r := range e.Reasons {
+				list = append(list, r.Code)
+			}
+			return list
+		}
+		require.Contains(t, codes("x"), delayq.ReasonKeyLimit)
+		whole := codes("plain")
+		for _, key := range []string{h.Keys.Holders, h.Keys.Held, h.Keys.Parked, h.Keys.Turn, h.Keys.Rules, h.Keys.Blockers, h.Keys.Keyed, h.Keys.Lane} {
+			spare := key + "!"
+			_ = h.RDB.Rename(ctx, key, spare).Err() // some of them do not exist
+			require.NoError(t, h.RDB.Set(ctx, key, "x", 0).Err())
+			require.Equal(t, whole, codes("plain"), key)
+			switch key {
+			case h.Keys.Keyed, h.Keys.Lane:
+				_, err := h.client().insp.Explain(ctx, "topic", "x")
+				require.ErrorContains(t, err, "is a string", "what the job itself needs")
+			case h.Keys.Parked: // nobody knows that it is parked
+				require.NotContains(t, codes("x"), delayq.ReasonGathering)
+			default:
+				require.Contains(t, codes("x"), delayq.ReasonKeyLimit, key)
+			}
+			require.NoError(t, h.RDB.Del(ctx, key).Err())
+			_ = h.RDB.Rename(ctx, spare, key).Err()
+		}
+	})
+}

@@ -108,6 +108,9 @@ func TestExplain(t *testing.T) {
 		"key limit": {func(f *Facts) {
 			f.Before, f.Keys, f.Parked, f.KeyRunning, f.Ration = 0, 1, noon, 1, Limits{Running: 1}
 		}, "Ready, but not running: 1 job of its key is running, and the limit of the key is 1.", []Code{KeyLimit}},
+		"key limit, and the number is unknown": {func(f *Facts) {
+			f.Before, f.Keys, f.Parked, f.KeyRunning, f.Ration = 0, 1, noon, -1, Limits{Running: 1}
+		}, "Ready, but not running: as many jobs of its key are running as the limit of the key allows, which is 1.", []Code{KeyLimit}},
 		"nobody serves": {func(f *Facts) {
 			f.Takers, f.Others, f.Redis = nil, 2, map[string]string{"used_memory": "20", "maxmemory": "10"}
 		}, "Ready, but not running: Redis is full (20 of 10 bytes) and refuses new jobs and the heartbeats of servers.",

@@ -32,7 +32,7 @@ type Facts struct {
 	KeyPaused  bool      // its key is paused
 	KeyHeld    time.Time // the end of the hold of its key
 	Parked     time.Time // when its key gets a turn, because one of its limits is reached
-	KeyRunning int64     // jobs of its key that count for its limits
+	KeyRunning int64     // jobs of its key that count for its limits; -1: unknown
 	Ration     Limits    // the limits in force for its key
 	Blocker    string    // the job that its key waits for; empty: none
 	Blocked    time.Time // the due time of that job; zero: it is dead

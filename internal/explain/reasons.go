@@ -243,8 +243,8 @@ func (f *Facts) queued() (list []Reason) {
 	case f.Parked.IsZero():
 	case f.Blocker != "":
 		list = append(list, Reason{Code: KeyBlocked, Job: f.Blocker, Until: f.Blocked})
-	case own.Running > 0 && f.KeyRunning >= int64(own.Running):
-		list = append(list, Reason{Code: KeyLimit, Running: int(f.KeyRunning), Stragglers: int(f.KeyStragglers), Limit: int64(own.Running)})
+	case own.Running > 0 && (f.KeyRunning >= int64(own.Running) || f.KeyRunning < 0 && own.Rate == ""):
+		list = append(list, Reason{Code: KeyLimit, Running: int(max(0, f.KeyRunning)), Stragglers: int(f.KeyStragglers), Limit: int64(own.Running)})
 	case own.Rate != "":
 		list = append(list, Reason{Code: KeyRate, Until: f.Parked, Rate: own.Rate})
 	default:

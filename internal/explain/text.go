@@ -138,6 +138,9 @@ func (r *Reason) clause(now time.Time) string {
 		if r.Stragglers == r.Running && r.Running == 1 {
 			return "its key waits for the handler of a cancelled job, which may still run"
 		}
+		if r.Running == 0 {
+			return "as many jobs of its key are running as the limit of the key allows, which is " + grouped(r.Limit)
+		}
 		return text + " running, and the limit of the key is " + grouped(r.Limit) + r.stragglers()
 	case KeyRate:
 		return fmt.Sprintf("the rate of its key (%s) allows the next start at %s, in %s", r.Rate, moment(r.Until), span(r.Until.Sub(now)))
