@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"log/slog"
 	"path/filepath"
 	"strconv"
@@ -242,6 +243,46 @@ func TestResendForAnEarlierTime(t *testing.T) {
 	require.ErrorIs(t, h.db.QueryRow("SELECT since FROM delayq_outbox_resend").Scan(&since), sql.ErrNoRows)
 }
 
+// Of two requests the earlier time counts, whichever comes first.
+func TestResendForTheEarlierOfTwoTimes(t *testing.T) {
+	for _, order := range [][]int64{{1000, 2000}, {2000, 1000}} {
+		h, _ := newHolding(t, Keep(time.Hour))
+		for _, since := range order {
+			_, err := h.box.Resend(t.Context(), h.db, time.UnixMilli(since))
+			require.NoError(t, err)
+		}
+		var since int64
+		require.NoError(t, h.db.QueryRow("SELECT since FROM delayq_outbox_resend").Scan(&since))
+		require.EqualValues(t, 1000, since, order)
+	}
+}
+
+// A relay gives its shard up at the second failure of Redis in a row. One can be a connection that
+// was cut. While other topics have answers, it keeps the shard.
+func TestShardIsGivenUpAtTheSecondFailure(t *testing.T) {
+	h, _ := newHolding(t)
+	lost := errors.New("i/o timeout")
+	for _, works := range []bool{true, false} {
+		_, err := h.failed(t.Context(), lost)
+		require.ErrorIs(t, err, lost)
+		require.Positive(t, h.number)
+		if works {
+			_, err = h.judge([]*delivery{{topic: "topic"}}, 0)
+			require.NoError(t, err)
+		}
+	}
+	h.stuck = time.Now()
+	for range 3 {
+		_, err := h.failed(t.Context(), lost)
+		require.ErrorIs(t, err, lost)
+		require.Positive(t, h.number)
+	}
+	h.stuck = time.Time{}
+	_, err := h.failed(t.Context(), lost)
+	require.ErrorIs(t, err, lost)
+	require.Zero(t, h.number)
+}
+
 // A relay that finds its shard in another state than it has left it ends nothing and begins anew.
 // If rows of a plan are missing, the shard takes another name.
 func TestShardInAnotherState(t *testing.T) {
@@ -379,6 +420,31 @@ func TestDeadRowsOverTheLimit(t *testing.T) {
 	look(101) // that is for the relay that holds shard 0
 	h.shard = 0
 	look(0)
+}
+
+// Dead rows that get lower keys than those that were counted count within an hour.
+func TestDeadRowsAreCountedAgain(t *testing.T) {
+	h, _ := newHolding(t, DeadLimit(100, time.Hour))
+	dead := func(from, to int) (n int) {
+		t.Helper()
+		_, err := h.db.Exec("WITH RECURSIVE n(seq) AS (SELECT ? UNION ALL SELECT seq + 1 FROM n WHERE seq < ?) "+
+			"INSERT INTO delayq_outbox_dead (seq, "+rowNames+", reason, refused) "+
+			"SELECT seq, 0, 1, 't', x'31', '', 0, 0, 0, x'', 'why', "+SQLite.clock()+" FROM n", from, to)
+		require.NoError(t, err)
+		h.drops = time.Time{}
+		_, err = h.turn(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, h.db.QueryRow("SELECT COUNT(*) FROM delayq_outbox_dead").Scan(&n))
+		return n
+	}
+	counted := time.Now()
+	require.Equal(t, 80, dead(1001, 1080))
+	require.Equal(t, 90, dead(1, 10), "nobody knows of too many")
+	require.Equal(t, 105, dead(11, 25), "nor now")
+	require.WithinRange(t, h.census.until, counted.Add(time.Hour), time.Now().Add(time.Hour))
+	h.census.until = time.Now()
+	require.Equal(t, 100, dead(26, 26))
+	require.Equal(t, 100, dead(1081, 1081), "a greater key counts at once")
 }
 
 // A relay that cannot look at the dead rows sends rows all the same.

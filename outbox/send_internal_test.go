@@ -1,0 +1,64 @@
+package outbox
+
+import (
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/commit"
+)
+
+// A row is dead for a refused topic if both have been there for longer than an hour, and Redis has
+// refused it. Otherwise it stays.
+func TestRowsOfARefusedTopicAreDeadWhenBothAreOld(t *testing.T) {
+	const hour = time.Hour
+	for _, fate := range []commit.Fate{commit.FateAway, commit.FateRefused, commit.FateFull} {
+		for _, since := range []time.Duration{0, hour - time.Minute, hour + time.Minute} {
+			for _, waited := range []time.Duration{0, 2 * time.Minute} {
+				h := &holding{Relay: &Relay{o: relayOptions{patience: hour, logger: slog.New(slog.DiscardHandler)}}}
+				if since > 0 {
+					h.aside = map[string]*parking{"topic": {since: time.Now().Add(-since)}}
+				}
+				ages := []time.Duration{0, hour - time.Minute, hour, hour + 1*time.Millisecond, 3 * hour}
+				d := &delivery{topic: "topic", err: errors.New("NOPERM"), fate: fate}
+				for i, age := range ages {
+					h.plan = append(h.plan, stored{seq: int64(i), Row: commit.Row{Kind: commit.RowEnqueue, Topic: "topic", Age: age.Milliseconds()}})
+					d.rows, d.outcomes = append(d.rows, i), append(d.outcomes, commit.ErrOpen)
+				}
+				end := &ending{open: make(map[int]bool)}
+				h.end(end, d, waited.Milliseconds())
+				dead := make(map[int64]bool)
+				for _, row := range end.refused {
+					dead[row.seq] = true
+				}
+				for i, age := range ages {
+					want := fate == commit.FateRefused && since > hour && age+waited > hour
+					require.Equal(t, want, dead[int64(i)], "fate %v, refused for %v, row of %v + %v", fate, since, age, waited)
+					require.Equal(t, !want, end.open[i])
+				}
+			}
+		}
+	}
+}
+
+// A topic is set aside for twice as long each time, up to a bound, until it has worked again.
+func TestTopicsAreSetAsideForLongerEachTime(t *testing.T) {
+	h := &holding{Relay: &Relay{o: relayOptions{logger: slog.New(slog.DiscardHandler)}}}
+	for range 2 {
+		for _, want := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
+			before := time.Now()
+			h.setAside("topic", errors.New("NOPERM"), false)
+			require.WithinRange(t, h.aside["topic"].until, before.Add(want*time.Second), time.Now().Add(want*time.Second))
+			require.Equal(t, []string{"topic"}, h.waiting())
+		}
+		h.skip = []string{"topic"}
+		h.resume("topic") // a cancel of it has passed
+		require.NotNil(t, h.aside["topic"])
+		h.skip = nil
+		h.resume("topic")
+		require.Nil(t, h.aside["topic"])
+	}
+}
