@@ -2,6 +2,7 @@ package outbox_test
 
 import (
 	"database/sql"
+	"fmt"
 	"regexp"
 	"strings"
 	"sync"
@@ -110,6 +111,40 @@ func TestRightsInTheDocuments(t *testing.T) {
 		for one := range used {
 			require.True(w, rights[one], "%v is needed", one)
 		}
+	})
+}
+
+// A user that may create tables can call Migrate, also again, and no other can.
+func TestRightToMigrate(t *testing.T) {
+	require.Contains(t, strings.Join(strings.Fields(read(t, "docs/outbox.md")), " "),
+		"`Migrate` needs `CREATE` on the schema of PostgreSQL, or on the database of MySQL and MariaDB")
+	eachWorld(t, func(one *world) {
+		grant := map[outbox.Dialect]string{outbox.Postgres: "GRANT CREATE ON SCHEMA public TO %s", outbox.MySQL: "GRANT CREATE ON *.* TO %s"}[one.dialect]
+		if grant == "" {
+			one.Skip("it has no users")
+		}
+		w := &crowd{world: one}
+		driverName, dsn := w.fresh(w.T)
+		db, err := sql.Open(driverName, dsn)
+		require.NoError(w, err)
+		w.Cleanup(func() { _ = db.Close() })
+		w.db = db
+		users := make(map[string]*sql.DB)
+		for _, name := range []string{"owner", "other"} {
+			users[name] = w.user(dsn, name, nil)
+		}
+		if w.dialect == outbox.MySQL {
+			var name string
+			require.NoError(w, db.QueryRow("SELECT DATABASE()").Scan(&name))
+			grant = strings.Replace(grant, "*.*", name+".*", 1)
+		}
+		w.exec(fmt.Sprintf(grant, w.account("owner")))
+		require.Error(w, w.ob.Migrate(w.Context(), users["other"]))
+		for range 2 {
+			require.NoError(w, w.ob.Migrate(w.Context(), users["owner"]))
+		}
+		require.Error(w, w.ob.Migrate(w.Context(), users["other"]))
+		require.NoError(w, w.ob.Migrate(w.Context(), db))
 	})
 }
 
