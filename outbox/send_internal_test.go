@@ -62,3 +62,21 @@ func TestTopicsAreSetAsideForLongerEachTime(t *testing.T) {
 		require.Nil(t, h.aside["topic"])
 	}
 }
+
+// A relay for which Redis has done something keeps its shard, also while Redis has no memory, or
+// says that a plan comes late. One that Redis only refuses, or does not answer, gives it up.
+func TestRelayIsProvenByWhatRedisDoes(t *testing.T) {
+	failed := errors.New("as the fate says")
+	for fate, want := range map[commit.Fate]bool{commit.FateAway: false, commit.FateRefused: false, commit.FateFull: true, commit.FatePassed: true} {
+		for _, proven := range []bool{false, true} {
+			for _, err := range []error{nil, failed} {
+				h := &holding{Relay: &Relay{o: relayOptions{logger: slog.New(slog.DiscardHandler)}}, proven: proven, failures: 1, refused: failed}
+				h.plan = []stored{{Row: commit.Row{Kind: commit.RowEnqueue, Topic: "topic"}}}
+				_, _ = h.judge([]*delivery{{topic: "topic", rows: []int{0}, outcomes: []error{commit.ErrOpen}, err: err, fate: fate}}, 0)
+				works := want || err == nil
+				require.Equal(t, works || proven, h.proven, "fate %v, error %v", fate, err)
+				require.Equal(t, works, h.failures == 0 && h.refused == nil, "fate %v, error %v", fate, err)
+			}
+		}
+	}
+}
