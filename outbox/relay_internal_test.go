@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"log/slog"
+	"net"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -281,6 +282,16 @@ func TestShardIsGivenUpAtTheSecondFailure(t *testing.T) {
 	_, err := h.failed(t.Context(), lost)
 	require.ErrorIs(t, err, lost)
 	require.Zero(t, h.number)
+	require.WithinRange(t, h.barred, time.Now().Add(h.o.lease-time.Minute), time.Now().Add(h.o.lease), "Redis answers, so another relay may do better")
+
+	away, _ := newHolding(t)
+	away.client = delayq.NewClient(redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, lost }, MaxRetries: -1, DialerRetries: 1}))
+	for range 2 {
+		_, err = away.failed(t.Context(), lost)
+		require.ErrorIs(t, err, lost)
+	}
+	require.Zero(t, away.number)
+	require.Zero(t, away.barred, "it goes on as soon as Redis is there")
 }
 
 // A relay that finds its shard in another state than it has left it ends nothing and begins anew.

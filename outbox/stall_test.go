@@ -112,6 +112,8 @@ func TestCopiesOfADatabase(t *testing.T) {
 		second := *w
 		second.ob = twin
 		first.relay(outbox.Batch(3))
+		first.enqueue(w.db, "first")
+		first.drained() // so that the plans of the second one come late
 		var log diary
 		second.relay(outbox.Batch(3), log.option())
 		for i := range 30 {
@@ -120,7 +122,7 @@ func TestCopiesOfADatabase(t *testing.T) {
 		}
 		first.drained()
 		second.drained()
-		require.Len(w, w.jobs("topic"), 61)
+		require.Len(w, w.jobs("topic"), 62)
 		for _, one := range []*world{&first, &second} {
 			require.Empty(w, one.dead())
 		}
