@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/queuetest"
 )
 
 func TestGoldenEnqueue(t *testing.T) {
@@ -516,5 +519,33 @@ func TestGoldenPriority(t *testing.T) {
 		priority("nobody", "--ahead", "1h")
 		priority("--ahead", "1h")
 		w.golden("priority")
+	})
+}
+
+// A job that is stored by hand has the Defaults of its handler, and not those of the clients that
+// store other jobs of its topic, as --help says.
+func TestEnqueueAndDefaults(t *testing.T) {
+	inWorld(t, func(w *world) {
+		program := delayq.NewClient(w.Redis.Client(), delayq.Prefix(queuetest.Prefix), delayq.Defaults(delayq.Retry(7), delayq.Header("from", "shop")))
+		_, err := program.Enqueue(w.Context(), "defaults", "program", nil)
+		require.NoError(w, err)
+		w.ok("enqueue", "defaults", "--id", "hand")
+		w.ok("enqueue", "defaults", "--id", "given", "--retry", "1")
+		get := func(id string) *delayq.JobInfo {
+			info, err := w.Client.Get(w.Context(), "defaults", id)
+			require.NoError(w, err)
+			return info
+		}
+		require.Equal(w, "7 map[from:shop]", fmt.Sprint(get("program").Retries, " ", get("program").Headers))
+		require.Equal(w, "-1 map[]", fmt.Sprint(get("hand").Retries, " ", get("hand").Headers))
+
+		w.Serve("defaults", func(context.Context, *delayq.Job) error { return errors.New("no") }, delayq.Defaults(delayq.Retry(0)))
+		w.Pass(time.Second)
+		require.Equal(w, delayq.StateDead, get("hand").State, "the handler has no retries for a job that says nothing")
+		require.Equal(w, delayq.StateScheduled, get("given").State)
+		require.Equal(w, delayq.StateScheduled, get("program").State)
+		for _, word := range []string{"Defaults that a program gives its client", "handler and of its server apply to every run"} {
+			require.Contains(w, w.ok("enqueue", "--help"), word)
+		}
 	})
 }

@@ -134,7 +134,13 @@ func (a *app) enqueueCommand() *cobra.Command {
 		Use:   "enqueue TOPIC [FILE|-]",
 		Short: "Store a job",
 		Long: `Store a job. The payload is the contents of FILE, or of stdin if FILE is "-", byte for
-byte, or the value of --payload. Without both it is empty. The output has the ID.`,
+byte, or the value of --payload. Without both it is empty. The output has the ID.
+
+The job has what the flags give it. The Defaults that a program gives its client or its
+typed topic are in its code: they are in the jobs that it stores, and not in this one.
+The Defaults of the handler and of its server apply to every run, also of this job:
+retries, backoff, timeout and retention, where the flags give none. Without either, a job
+that always fails is retried for ever.`,
 		Example: `  delayq enqueue order:cancel --id order-42 --in 30m --payload '{"order":42}'
   cat mail.json | delayq enqueue mail:welcome --header tenant=7 -`,
 		Args:              counted(1, 2, "a topic and at most one FILE"),
