@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"sync"
 )
 
@@ -36,3 +38,40 @@ func orNil(err error) error {
 }
 
 var errNone = errors.New("")
+
+// inTurn acts on things one after the other, and writes a row about each. do acts on the thing of a
+// name, and returns its row. inTurn ends early if Redis cannot be reached or refuses the act, or if
+// ctx is done. noun is what the things are called.
+func inTurn[R interface{ ended(problem string) }](
+	ctx context.Context, p *printer[R], noun string, names []string, do func(name string) (R, error),
+) error {
+	var sum tally
+	stopped := func(err error) error {
+		_ = p.end(nil) // err is the one to report
+		return fmt.Errorf("after %s: %w", count(sum.done, noun), err)
+	}
+	for _, name := range names {
+		if err := ctx.Err(); err != nil {
+			return stopped(err)
+		}
+		r, err := do(name)
+		if err != nil && (unreachable(err) || refused(err) || ctx.Err() != nil) {
+			return stopped(err)
+		}
+		sum.add(err)
+		problem := errorText(bare(err))
+		if r.ended(problem); problem != "" && !p.a.tabular() {
+			p.a.say("%s: %s", idText(name), problem)
+		}
+		if problem != "" && p.a.format == formatID {
+			continue
+		}
+		if err := p.row(r); err != nil {
+			return err
+		}
+	}
+	if err := p.end(nil); err != nil {
+		return err
+	}
+	return sum.result()
+}

@@ -57,7 +57,11 @@ func (a *app) report(ctx context.Context, err error) int {
 	switch text := errorText(err); {
 	case err == nil || text == "" || errors.Is(err, syscall.EPIPE):
 	case code == exitInterrupted && strings.Contains(text, context.Canceled.Error()):
-		a.say("interrupted")
+		how, _, _ := strings.Cut(text, ": ")
+		if !strings.HasPrefix(how, "after ") { // of inTurn
+			how = ""
+		}
+		a.say("%s", strings.TrimSpace("interrupted "+how))
 	case code == exitUnreachable:
 		a.say("error: Redis is not reachable: %s", text)
 	case code == exitRefused:

@@ -24,6 +24,8 @@ type moveRecord struct {
 	Error string `json:"error,omitempty"`
 }
 
+func (r *moveRecord) ended(problem string) { r.Done, r.Error = problem == "", problem }
+
 func (a *app) moveCommand() *cobra.Command {
 	var revive bool
 	cmd := &cobra.Command{
@@ -58,33 +60,15 @@ it is never lost. If it starts in between, it may run in both.`,
 			if err != nil {
 				return err
 			}
-			var sum tally
-			for _, id := range ids {
+			ctx := a.act(cmd.Context())
+			return inTurn(ctx, p, "job", ids, func(id string) (*moveRecord, error) {
 				r := &moveRecord{jobRef: refOf(from, id), To: to}
-				stored, err := move(a.act(cmd.Context()), client, from, id, to, revive)
-				if sum.add(err); err != nil {
-					r.Error = errorText(bare(err))
-					if !a.tabular() {
-						a.say("%s: %s", idText(id), r.Error)
-					}
-					if unreachable(err) || refused(err) || cmd.Context().Err() != nil {
-						_ = p.end(nil) // the error below is the one to report
-						return fmt.Errorf("after %s: %w", count(sum.done, "job"), err)
-					}
-				} else {
-					r.Done, r.Due = true, stamp(stored.Due)
+				stored, err := move(ctx, client, from, id, to, revive)
+				if err == nil {
+					r.Due = stamp(stored.Due)
 				}
-				if a.format == formatID && !r.Done {
-					continue
-				}
-				if err := p.row(r); err != nil {
-					return err
-				}
-			}
-			if err := p.end(nil); err != nil {
-				return err
-			}
-			return sum.result()
+				return r, err
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&revive, "revive", false, "move dead jobs too; they run in the new topic")

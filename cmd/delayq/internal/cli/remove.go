@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
 )
 
@@ -17,6 +15,8 @@ type removedRecord struct {
 	Done  bool   `json:"done"`
 	Error string `json:"error,omitempty"`
 }
+
+func (r *removedRecord) ended(problem string) { r.Done, r.Error = problem == "", problem }
 
 func (a *app) removeCommand() *cobra.Command {
 	return &cobra.Command{
@@ -44,28 +44,10 @@ pauses and limits. Other topics are left alone.`,
 			if err != nil {
 				return err
 			}
-			var sum tally
-			for _, topic := range args {
-				err := client.RemoveTopic(a.act(cmd.Context()), topic)
-				if unreachable(orNil(err)) || refused(orNil(err)) || cmd.Context().Err() != nil {
-					_ = p.end(nil) // the error below is the one to report
-					return fmt.Errorf("after %s: %w", count(sum.done, "topic"), err)
-				}
-				sum.add(err)
-				if err != nil && !a.tabular() {
-					a.say("%s: %s", topic, errorText(bare(err)))
-				}
-				if err != nil && a.format == formatID {
-					continue
-				}
-				if err := p.row(&removedRecord{topic, err == nil, errorText(bare(err))}); err != nil {
-					return err
-				}
-			}
-			if err := p.end(nil); err != nil {
-				return err
-			}
-			return sum.result()
+			ctx := a.act(cmd.Context())
+			return inTurn(ctx, p, "topic", args, func(topic string) (*removedRecord, error) {
+				return &removedRecord{Topic: topic}, client.RemoveTopic(ctx, topic)
+			})
 		},
 	}
 }

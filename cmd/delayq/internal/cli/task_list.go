@@ -177,36 +177,16 @@ func (a *app) removeTasks(ctx context.Context, topic string, names []string) err
 	if err != nil {
 		return err
 	}
-	var sum tally
-	for _, name := range names {
+	return inTurn(ctx, p, "task", names, func(name string) (*scheduleActRecord, error) {
 		r := &scheduleActRecord{Name: name, Act: "removed"}
-		err := delayq.ErrNotFound
 		switch list := found[name]; len(list) {
 		case 0:
+			return r, delayq.ErrNotFound
 		case 1:
 			r.Topic = list[0].Topic
-			err = client.Unschedule(a.act(ctx), r.Topic, name)
+			return r, client.Unschedule(a.act(ctx), r.Topic, name)
 		default:
-			err = &exitCode{exitConflict, fmt.Sprintf("%d topics have it; --topic says which one is meant", len(list))}
+			return r, &exitCode{exitConflict, fmt.Sprintf("%d topics have it; --topic says which one is meant", len(list))}
 		}
-		if unreachable(orNil(err)) || refused(orNil(err)) || ctx.Err() != nil {
-			_ = p.end(nil) // the error below is the one to report
-			return fmt.Errorf("after %s: %w", count(sum.done, "task"), err)
-		}
-		sum.add(err)
-		r.Done, r.Error = err == nil, errorText(bare(err))
-		if r.Error != "" && !a.tabular() {
-			a.say("%s: %s", name, r.Error)
-		}
-		if r.Error != "" && a.format == formatID {
-			continue
-		}
-		if err := p.row(r); err != nil {
-			return err
-		}
-	}
-	if err := p.end(nil); err != nil {
-		return err
-	}
-	return sum.result()
+	})
 }

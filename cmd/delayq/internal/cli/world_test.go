@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -116,17 +117,22 @@ type result struct {
 // do executes a command line.
 func (w *world) do(args ...string) result {
 	var out, errs bytes.Buffer
-	p := &process{
+	p := w.process(args, &out, &errs)
+	code := run(w.ctx, p)
+	return result{out.String(), errs.String(), code}
+}
+
+// process returns the process of a command line.
+func (w *world) process(args []string, out, errs io.Writer) *process {
+	return &process{
 		name: "delayq",
 		args: args,
 		in:   &input{Reader: strings.NewReader(w.stdin), terminal: w.terminal},
-		out:  &output{Writer: &out, terminal: w.terminal, width: w.width}, err: &output{Writer: &errs, terminal: w.terminal, width: w.width},
+		out:  &output{Writer: out, terminal: w.terminal, width: w.width}, err: &output{Writer: errs, terminal: w.terminal, width: w.width},
 		getenv: func(name string) string { return w.env[name] },
 		user:   "operator",
 		dial:   w.dial,
 	}
-	code := run(w.ctx, p)
-	return result{out.String(), errs.String(), code}
 }
 
 // dial is the dialer of the command line.
