@@ -101,3 +101,30 @@ func TestLanesGiveAStreamItsShare(t *testing.T) {
 		}
 	}
 }
+
+// Every place has a number of its own, however many jobs get new places in one call, and later
+// calls give higher ones.
+func TestNumbersOfPlacesAreGivenOnce(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		const size = 10 // hexadecimal digits of a number, before 8 of the head start and the nonce
+		numbers := func(ids ...string) (list []string) {
+			for _, id := range ids {
+				place := h.RDB.HGet(t.Context(), h.Keys.Keyed, id).Val()
+				list = append(list, place[len(place)-16-size:len(place)-16])
+			}
+			return list
+		}
+		h.putKeyed("k", "a", "b", "c", "d")
+		held := h.Take(4, time.Minute)
+		require.Len(t, held, 4)
+		before := numbers("a", "b", "c", "d")
+		h.Retry(time.Hour, held[:3]...)
+		h.putKeyed("k", "e", "f")
+		h.Snooze(time.Hour, held[3])
+		h.putKeyed("k", "g")
+		all := append(before, numbers("a", "b", "c", "e", "f", "d", "g")...)
+		for i := range all[1:] {
+			require.Less(t, all[i], all[i+1], "%q", all)
+		}
+	})
+}
