@@ -421,3 +421,28 @@ func TestAuditSentTwice(t *testing.T) {
 		require.Len(t, all, 50)
 	})
 }
+
+// What a take gives back of a lost one goes to the head of ready, or to its tail, in the order in
+// which the jobs were: each time the place decides, whether the take keeps a job or none.
+func TestALostTakeGivesBackToItsPlace(t *testing.T) {
+	for place, want := range map[string]map[int][]string{
+		"head": {0: {"a", "b", "c", "d", "e"}, 1: {"b", "c", "d", "e"}, 2: {"c", "d", "e"}},
+		"tail": {0: {"d", "e", "a", "b", "c"}, 1: {"d", "e", "b", "c"}, 2: {"d", "e", "c"}},
+	} {
+		for limit, left := range want {
+			t.Run(fmt.Sprintf("%s, %d", place, limit), func(t *testing.T) {
+				eachHand(t, func(t *testing.T, h *Hand) {
+					h.Put("+0", "a", "b", "c", "d", "e")
+					_, err := h.TryTakeSince("5", "5", 3, script.CallBytes, 9, time.Minute, "head")
+					require.NoError(t, err) // and the reply is lost
+					r, err := h.TryTakeSince("6", "5", limit, script.CallBytes, 9, time.Minute, place)
+					require.NoError(t, err)
+					if limit > 0 {
+						require.Equal(t, []string{"a", "b"}[:limit], r.List(3).Texts())
+					}
+					require.Equal(t, left, h.List(h.Keys.Ready))
+				})
+			})
+		}
+	}
+}
