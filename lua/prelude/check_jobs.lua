@@ -2,14 +2,15 @@
 -- check_jobs: finds what is wrong with jobs, with their books and with what is kept of done ones.
 -- Gives: nowhere records places books kept outcomes
 -- Expects: now sized anchor order_of block is_foremost close_books has_key of_record place_of part
+-- Expects: place_rest
 -- Expects: repair found entries pool bucket leases dead attempts errors moved done results sizes
 -- Expects: lane keyed meta blockers
 --
 -- no_record is an ID without a record, two_places a job in two of its places, orphan books of no
 -- job, unreadable malformed books, bad_time an impossible time. The books of a job are its entries
--- in attempts, errors and moved. no_lane is a job with a key whose place is not in keyed, no_block
--- one that its key must wait for and that is not in blockers. For an ID in leases only the books
--- are repaired, because the job belongs to its server.
+-- in attempts, errors and moved. no_lane is a job with a key whose entry in keyed is no place of its
+-- nonce and key, no_block one that its key must wait for and that is not in blockers. For an ID in
+-- leases only the books are repaired, because the job belongs to its server.
 
 local nowhere = {} -- see what check returns
 
@@ -34,6 +35,13 @@ local function strip(id)
   close_books(attempts, errors, moved, {id})
 end
 
+-- fits reports whether a place is one of a record, by its nonce and its key.
+local function fits(place, record)
+  local first = string.sub(record, 27, 27 + string.byte(record, 27))
+  return #place == #first + place_rest and string.sub(place, 1, #first) == first
+    and of_record(place, record)
+end
+
 -- relate checks the place of a job that does not wait. due is false for one that is dead and has
 -- none. delayed is true for one in bucket alone.
 local ordered -- nil: not known
@@ -42,11 +50,11 @@ local function relate(id, record, place, due, delayed)
   if place and not has and found('keyed', id, 'orphan', true) then
     redis.call('ZREM', lane, place .. id)
     redis.call('HDEL', keyed, id)
-  elseif has and due and not (place and of_record(place, record))
+  elseif has and due and not (place and fits(place, record))
     and found('keyed', id, 'no_lane', true) then
     redis.call('HDEL', keyed, '') -- after a deletion, the script can write at maxmemory
     redis.call('HSET', keyed, id, place_of(record, due, redis.call('HINCRBY', sizes, 'number', 1)))
-  elseif has and delayed and place and of_record(place, record) and is_foremost(place) then
+  elseif has and delayed and place and fits(place, record) and is_foremost(place) then
     if ordered == nil then
       ordered = order_of(redis.pcall('HGET', meta, 'flow'))
     end
