@@ -59,7 +59,7 @@ func TestSettingsInTheDocuments(t *testing.T) {
 	for _, name := range regexp.MustCompile(`\w+_timeout\b`).FindAllString(code, -1) {
 		require.True(t, set[name], "%s is not in the table", name)
 	}
-	require.Len(t, set, 9)
+	require.Len(t, set, 10)
 }
 
 // The defaults that docs/outbox.md and the comments name are those of the code.

@@ -198,6 +198,12 @@ func (t *BoxTx) End(commit bool) (committed bool, err error) {
 	return true, nil
 }
 
+// Rollback rolls the rows back.
+func (t *BoxTx) Rollback() error {
+	_, err := t.End(false)
+	return err
+}
+
 // wasCommitted finds out what has become of a transaction, by writing what it has written. While
 // that is open on the server, this waits for it.
 func (t *BoxTx) wasCommitted() (committed bool, err error) {

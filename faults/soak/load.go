@@ -72,7 +72,8 @@ func (s *Soak) load(ctx context.Context, n uint64) error {
 }
 
 // transaction is a few steps whose rows are committed together, or rolled back: some because the
-// database is away. Its error is that of a database that does not come back.
+// database is away. Its error is that of a database that does not come back, or of a call that the
+// outbox refuses.
 func (e *enqueuer) transaction(ctx context.Context) error {
 	tx, err := e.box.Begin(ctx)
 	if err != nil {
@@ -83,7 +84,11 @@ func (e *enqueuer) transaction(ctx context.Context) error {
 	e.client = tx
 	commit := e.r.IntN(8) > 0
 	for range 1 + e.r.IntN(3) {
-		if e.step(ctx) != nil {
+		err := e.step(ctx)
+		if errors.Is(err, delayq.ErrInvalid) {
+			return errors.Join(err, tx.Rollback())
+		}
+		if err != nil {
 			commit = false
 			break
 		}

@@ -51,10 +51,13 @@ func (p *PostgresServer) command() *exec.Cmd {
 // StartPostgres starts a server as [Postgres] does.
 func StartPostgres() (*PostgresServer, error) {
 	p, err := initPostgres()
-	if err == nil {
-		err = p.Start()
+	if err != nil {
+		return nil, err
 	}
-	return p, err
+	if err := p.Start(); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p, nil
 }
 
 // Start starts a server that has ended, and waits until it answers.
@@ -142,7 +145,7 @@ func (p *PostgresServer) Cont() error {
 	return errors.Join(err, p.signal(list, syscall.SIGCONT))
 }
 
-// Kill ends all processes of the server at once.
+// Kill ends all processes of the server at once, and waits until they are gone.
 func (p *PostgresServer) Kill() error {
 	if err := p.running.Process.Signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -175,10 +178,12 @@ func (p *PostgresServer) End() error {
 // Close ends the server and removes its files.
 func (p *PostgresServer) Close() error {
 	var err error
-	select {
-	case <-p.ended:
-	default:
-		err = p.Kill()
+	if p.running != nil {
+		select {
+		case <-p.ended:
+		default:
+			err = p.Kill()
+		}
 	}
 	return errors.Join(err, os.RemoveAll(p.s.dir))
 }
