@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -138,13 +140,27 @@ type saga struct {
 	rdb    *redis.Client
 	copies []*incarnation
 	realm
-	ids   int
-	seen  map[string]bool // nonces of jobs that have been in Redis
-	lost  map[string]bool // nonces of rows that a database has lost, or whose cancel it has lost
-	fault bool            // Redis loses calls or answers
-	away  bool            // Redis does not answer
-	full  bool            // Redis has no memory for new jobs
-	log   strings.Builder
+	ids  int
+	seen map[string]bool // nonces of jobs that have been in Redis
+	lost map[string]bool // nonces of rows that a database has lost, or whose cancel it has lost
+	log  strings.Builder
+
+	// What a client notes about topics is sent beside the steps.
+	fault atomic.Bool // Redis loses calls or answers
+	away  atomic.Bool // Redis does not answer
+	full  atomic.Bool // Redis has no memory for new jobs
+}
+
+// A dice is a source of random numbers for concurrent use.
+type dice struct {
+	mu  sync.Mutex
+	pcg *rand.PCG
+}
+
+func (d *dice) Uint64() uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.pcg.Uint64()
 }
 
 // An incarnation is a database that lives, and what has been committed to it.
@@ -200,7 +216,7 @@ func (s *saga) create() *incarnation {
 // process starts a relay that dies after some steps.
 func (s *saga) process(in *incarnation) *mortal {
 	life := sqltest.NewLife(1+s.IntN(150), s.IntN(2) == 0)
-	if !s.fault {
+	if !s.fault.Load() {
 		life = sqltest.NewLife(1<<40, false)
 	}
 	p := &mortal{life: life, db: life.Open(in.db.Driver(), in.dsn), rdb: redis.NewClient(s.rdb.Options())}
@@ -226,18 +242,18 @@ func (f *fickle) DialHook(next redis.DialHook) redis.DialHook {
 
 func (f *fickle) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if f.fault && f.full && cmd.Name() == "evalsha" && !strings.Contains(fmt.Sprint(cmd.Args()...), ":runs") { // no cancel
+		if f.fault.Load() && f.full.Load() && cmd.Name() == "evalsha" && !strings.Contains(fmt.Sprint(cmd.Args()...), ":runs") { // no cancel
 			arrives(cmd)
 			cmd.SetErr(replied("OOM command not allowed when used memory > 'maxmemory'."))
 			return cmd.Err()
 		}
 		err := f.life.Step(func() error {
-			if f.fault && f.away {
+			if f.fault.Load() && f.away.Load() {
 				return errors.New("connection refused")
 			}
 			return next(ctx, cmd)
 		})
-		if f.fault && err == nil && f.IntN(12) == 0 && !slices.Contains([]string{"hello", "client"}, cmd.Name()) {
+		if f.fault.Load() && err == nil && f.IntN(12) == 0 && !slices.Contains([]string{"hello", "client"}, cmd.Name()) {
 			err = errors.New("the answer is lost")
 		}
 		cmd.SetErr(err)
@@ -348,7 +364,7 @@ func (s *saga) turn(in *incarnation, n int) {
 	for _, a := range p.h.aside {
 		a.until = time.Time{}
 	}
-	if s.fault && s.IntN(20) == 0 { // its lease has ended
+	if s.fault.Load() && s.IntN(20) == 0 { // its lease has ended
 		in.exec(s, "UPDATE {table}_shards SET held_until = 0")
 	}
 	_, err := p.h.turn(s.Context())
@@ -402,7 +418,8 @@ func playSaga(t *testing.T, in realm, seed uint64) (renamed int) {
 	if in.dialect == SQLite {
 		in.dir = t.TempDir()
 	}
-	s := &saga{T: t, Rand: rand.New(rand.NewPCG(seed, 1)), seed: seed, rdb: r.Client(), realm: in, seen: make(map[string]bool), lost: make(map[string]bool), fault: true}
+	s := &saga{T: t, Rand: rand.New(&dice{pcg: rand.NewPCG(seed, 1)}), seed: seed, rdb: r.Client(), realm: in, seen: make(map[string]bool), lost: make(map[string]bool)}
+	s.fault.Store(true)
 	defer s.rdb.Close()
 	s.create()
 	defer func() {
@@ -429,9 +446,9 @@ func playSaga(t *testing.T, in realm, seed uint64) (renamed int) {
 		case action == 13: // the clock is ahead, or goes on from there
 			in.exec(s, "UPDATE {table}_shards SET number = number + 60000 WHERE number > 0 AND plan = ''")
 		case action == 15:
-			s.away = !s.away
+			s.away.Store(!s.away.Load())
 		case action == 16:
-			s.full = !s.full
+			s.full.Store(!s.full.Load())
 		case action == 14: // somebody deletes a row
 			if len(in.rows) > 0 {
 				gone := in.rows[s.IntN(len(in.rows))]
@@ -443,7 +460,7 @@ func playSaga(t *testing.T, in realm, seed uint64) (renamed int) {
 			s.look(true)
 		}
 	}
-	s.fault = false
+	s.fault.Store(false)
 	for _, in := range s.copies {
 		for n := range in.relays {
 			_ = in.relays[n].db.Close()

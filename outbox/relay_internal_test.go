@@ -433,6 +433,29 @@ func TestDeadRowsOverTheLimit(t *testing.T) {
 	look(0)
 }
 
+// Kept rows are trimmed every tenth of the time for which they are kept, and every minute at least;
+// at once while there are many.
+func TestKeptRowsAreTrimmedOften(t *testing.T) {
+	for keep, every := range map[time.Duration]time.Duration{time.Minute: 6 * time.Second, 10 * time.Minute: time.Minute, 6 * 24 * time.Hour: time.Minute} {
+		h, _ := newHolding(t, Keep(keep))
+		h.keepMany(t, trimRows+1, 1, 1, 1)
+		require.NoError(t, h.trim(t.Context()))
+		require.False(t, h.trims.After(time.Now()), "there are more")
+		before := time.Now()
+		require.NoError(t, h.trim(t.Context()))
+		require.WithinRange(t, h.trims, before.Add(every), time.Now().Add(every), keep)
+	}
+}
+
+// No more cancels pass than a plan has room for.
+func TestCancelsOfAPlan(t *testing.T) {
+	s := &strait{cancels: []int64{1, 2, 3, 4, 5}}
+	for _, c := range []struct{ most, want, left int }{{0, 0, 5}, {2, 2, 3}, {1, 1, 2}, {9, 2, 0}, {9, 0, 0}} {
+		require.Len(t, s.take(c.most), c.want)
+		require.Len(t, s.cancels, c.left)
+	}
+}
+
 // Dead rows that get lower keys than those that were counted count within an hour.
 func TestDeadRowsAreCountedAgain(t *testing.T) {
 	h, _ := newHolding(t, DeadLimit(100, time.Hour))
