@@ -25,14 +25,25 @@ type stub struct {
 	of     *rig
 	blocks bool
 	broken error // of handler
+	opens  *databaseConfig
 }
 
-func (s *stub) same() any                    { return [2]any{s.name, s.blocks} }
-func (s *stub) databases() []*databaseConfig { return nil }
-func (s *stub) task([]byte) string           { return "" }
-func (s *stub) complaint([]byte) string      { return "" }
+func (s *stub) same() any { return [2]any{s.name, s.blocks} }
+func (s *stub) databases() []*databaseConfig {
+	if s.opens == nil {
+		return nil
+	}
+	return []*databaseConfig{s.opens}
+}
+func (s *stub) task([]byte) string      { return "" }
+func (s *stub) complaint([]byte) string { return "" }
 
-func (s *stub) handler(*delayq.Client, func(*databaseConfig) (*pool, error)) (delayq.Handler, error) {
+func (s *stub) handler(_ *delayq.Client, open func(*databaseConfig) (*pool, error)) (delayq.Handler, error) {
+	if s.opens != nil {
+		if _, err := open(s.opens); err != nil {
+			return nil, err
+		}
+	}
 	if s.broken != nil {
 		return nil, s.broken
 	}
