@@ -66,8 +66,8 @@ const (
 	FindingWrongType FindingKind = "wrong_type"
 
 	// FindingNoLane is a job with a key whose place in its lane is not known: keyed has no entry of
-	// it, or that of a former job with its ID. Repair: it has the place that lane has of it, or a
-	// new one.
+	// it, or that of a former job with its ID or of another key. Repair: it has the place that lane
+	// has of it, or a new one.
 	FindingNoLane FindingKind = "no_lane"
 
 	// FindingNoTurn is a key whose jobs wait, and which gets no turn. The ID is the key. Repair: it
