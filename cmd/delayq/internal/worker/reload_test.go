@@ -202,7 +202,7 @@ func (a *afterScript) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.
 func (a *afterScript) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		if then := a.then; then != nil && len(cmd.Args()) > 1 && cmd.Args()[1] == a.digest {
+		if then := a.then; err == nil && then != nil && len(cmd.Args()) > 1 && cmd.Args()[1] == a.digest {
 			a.then = nil
 			then()
 		}
