@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,6 +20,30 @@ type explanationRecord struct {
 	Verdict string         `json:"verdict"`
 	Job     *jobRecord     `json:"job,omitempty"`
 	Reasons []reasonRecord `json:"reasons"`
+	// What holds in the runs of the job, if it is there and not done.
+	Settings []settingRecord `json:"settings,omitempty"`
+}
+
+// A settingRecord is a value that holds in the runs of a job, and who has set it.
+type settingRecord struct {
+	Name  string               `json:"name"`
+	Value string               `json:"value"`
+	By    delayq.SettingSource `json:"by"`
+}
+
+// explanationOf returns the record of an explanation.
+func explanationOf(topic, id string, found *delayq.Explanation) *explanationRecord {
+	r := &explanationRecord{jobRef: refOf(topic, id), At: stamp(found.At), Verdict: found.Verdict, Reasons: []reasonRecord{}}
+	if found.Job != nil {
+		r.Job = jobOf(found.Job, false)
+	}
+	for i := range found.Reasons {
+		r.Reasons = append(r.Reasons, reasonOf(&found.Reasons[i]))
+	}
+	for _, s := range found.Settings {
+		r.Settings = append(r.Settings, settingRecord(s))
+	}
+	return r
 }
 
 // A reasonRecord is one reason. Each code has its own fields.
@@ -93,13 +118,7 @@ the decisive one first. If there is no such job, the exit code is 3.`,
 				return err
 			}
 			a.setClock(found.At)
-			r := &explanationRecord{jobRef: refOf(args[0], id), At: stamp(found.At), Verdict: found.Verdict, Reasons: []reasonRecord{}}
-			if found.Job != nil {
-				r.Job = jobOf(found.Job, false)
-			}
-			for i := range found.Reasons {
-				r.Reasons = append(r.Reasons, reasonOf(&found.Reasons[i]))
-			}
+			r := explanationOf(args[0], id, found)
 			if err := object(a, schemaExplanation, r, id, func(w io.Writer) error { return a.showExplanation(w, r) }); err != nil {
 				return err
 			}
@@ -121,12 +140,10 @@ func (a *app) showExplanation(w io.Writer, r *explanationRecord) error {
 		pairs = append(pairs, "  "+string(reason.Code), reason.Text)
 	}
 	if j := r.Job; j != nil {
-		pairs = append(pairs, "  due", a.when(time.Time(j.Due)), "  enqueued", a.when(time.Time(j.Enqueued)), "  attempt", attemptsText(j))
+		pairs = append(pairs, "  due", a.when(time.Time(j.Due)), "  enqueued", a.when(time.Time(j.Enqueued)), "  attempt", strconv.Itoa(j.Attempt))
+	}
+	for _, one := range r.Settings {
+		pairs = append(pairs, "  "+one.Name, one.Value+", "+string(one.By))
 	}
 	return a.fields(w, pairs...)
-}
-
-// attemptsText writes which attempt a job is at, and how many retries are left.
-func attemptsText(j *jobRecord) string {
-	return fmt.Sprintf("%d, retries left: %s", j.Attempt, retries(j.RetriesLeft))
 }

@@ -229,15 +229,8 @@ func (m *top) explainText(topic, id string) *topScreen {
 		if err != nil {
 			return nil, nil, err
 		}
-		r := &explanationRecord{Verdict: found.Verdict}
-		for i := range found.Reasons {
-			r.Reasons = append(r.Reasons, reasonOf(&found.Reasons[i]))
-		}
-		var job *jobRecord
-		if found.Job != nil {
-			job = jobOf(found.Job, false)
-		}
-		return func(a *app, w io.Writer) error { return a.showExplanation(w, r) }, job, nil
+		r := explanationOf(topic, id, found)
+		return func(a *app, w io.Writer) error { return a.showExplanation(w, r) }, r.Job, nil
 	}}
 }
 
