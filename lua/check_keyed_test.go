@@ -9,8 +9,8 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// A damaged entry of keyed is found and mended, in whatever state its job is: afterwards the entry is
-// of the job's own key, and the job runs as one of that key.
+// A damaged entry of keyed is found and mended, in whatever state its job is. Afterwards the entry
+// is of the job's own key, and the job runs as one of that key.
 func TestDamagedPlaceOfAJob(t *testing.T) {
 	states := map[string]func(h *Hand){
 		"scheduled": func(h *Hand) {

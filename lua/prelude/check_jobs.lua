@@ -8,9 +8,9 @@
 --
 -- no_record is an ID without a record, two_places a job in two of its places, orphan books of no
 -- job, unreadable malformed books, bad_time an impossible time. The books of a job are its entries
--- in attempts, errors and moved. no_lane is a job with a key whose entry in keyed is no place of its
--- nonce and key, no_block one that its key must wait for and that is not in blockers. For an ID in
--- leases only the books are repaired, because the job belongs to its server.
+-- in attempts, errors and moved. no_lane is a job with a key whose entry in keyed is no place of
+-- its nonce and key, no_block one that its key must wait for and that is not in blockers. For an ID
+-- in leases only the books are repaired, because the job belongs to its server.
 
 local nowhere = {} -- see what check returns
 
