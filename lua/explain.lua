@@ -36,9 +36,9 @@
 -- whole is 1. keys is the number of keys in turn, with the empty one if the job is in ready. until
 -- is the end of the hold of its key, if it is in a lane and the key is held. limit is empty unless
 -- it is in a lane and the key is parked. Then it has when the key gets a turn, the number of its
--- entries in holders (-1: unknown), what is set for it, how many of these entries are of stragglers,
--- and if the key waits for a job that comes before this one, its ID, and when it is due, or '' if it
--- is dead. stragglers is the number of all of the topic.
+-- entries in holders (-1: unknown), what is set for it, how many of these entries are of
+-- stragglers, and if the key waits for a job that comes before this one, its ID, and when it is
+-- due, or '' if it is dead. stragglers is the number of all of the topic.
 -- Cost: O(log N + look).
 -- Uses: now place
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
