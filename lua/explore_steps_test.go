@@ -286,7 +286,7 @@ func (x *explorer) arrive(w *world, who *mind, c *call) {
 
 // answerOf is the part of an answer that a repetition must give too.
 func answerOf(r script.Reply) string {
-	if len(r) > 3 { // of take: the end of the lease is for the comparison of all there is
+	if len(r) > 4 { // of take: the end of the lease is for the comparison of all there is
 		return strings.Join(idsOr(hand.HeldOf(r)), " ")
 	}
 	return r.Text(2)

@@ -355,7 +355,7 @@ func TestExploreFindsDefects(t *testing.T) {
 		"cancel leaves the lease":               {"cancel", "release(leases, running)", "", "a client interferes"},
 		"cancel is carried out when it is late": {"cancel", "if last and (last == own or tonumber(last) > tonumber(own)) then", "if false then", "a call of the client is lost"},
 		"enqueue stores a job again":            {"enqueue", "if told then", "if false then", "a call of the client is lost"},
-		"resume ends the pauses of others":      {"pause", "who ~= by and ", "verb ~= 'resume' and who ~= by and ", "a program and an operator pause"},
+		"resume ends the pauses of others":      {"pause", "and who ~= by then", "and verb ~= 'resume' and who ~= by then", "a program and an operator pause"},
 		"the end of one pause ends the other":   {"pause", "endless or ending == 0", "ending == 0", "a program and an operator pause"},
 		"pause is carried out when it is late":  {"pause", "local told = replay(receipt, number)", "local told", "a program and an operator pause"},
 		"replace leaves the lease":              {"replace", "release(leases, running)", "", "a client interferes"},
