@@ -63,9 +63,10 @@ type AuditEntry struct {
 	Filter string // the jobs of a batch, or the arguments of the call; at most 2 KiB
 	// Was is what the act has changed, as it was before, in at most 2 KiB: limits, a pause, a hold,
 	// a priority, a due time, the state of a job, the changed parts of a schedule. It is "none" if
-	// there was nothing, such as no limits. It is empty if nobody knows it: if the outcome is
-	// unknown, and for Apply, Repair, RemoveTopic and Trigger. Of a payload, Was and Filter have
-	// the size and the first 8 digits of the SHA-256. Of headers they have the names and sizes.
+	// there was nothing, such as no limits of a topic. It is empty if nobody knows it: if the
+	// outcome is unknown, and for Apply, Repair, RemoveTopic and Trigger. Of a payload, Was and
+	// Filter have the size and the first 8 digits of the SHA-256, or only the size of a large one
+	// of a schedule that was removed. Of headers they have the names and sizes.
 	Was   string
 	Count int64 // what was changed: jobs, a schedule, a topic or repairs; 0: the outcome is unknown
 }
@@ -170,7 +171,14 @@ func instantText(name string, at time.Time) string {
 // A previous is what was before a batch, as much as an entry of the audit holds.
 type previous struct {
 	several bool // topics
-	text    strings.Builder
+	entries []previousEntry
+	size    int // of their texts
+}
+
+// A previousEntry is about the job with an index in the batch.
+type previousEntry struct {
+	at   int
+	text string
 }
 
 // newPrevious returns one for n jobs, or nil if the batch is not recorded.
@@ -185,18 +193,30 @@ func newPrevious(ctx context.Context, n int, topic func(i int) string) *previous
 	return p
 }
 
-// add notes the job of an operation that has changed it.
-func (p *previous) add(o *commit.Op) {
-	if p == nil || p.text.Len() > record.MaxFilter {
+// add notes the job with an index in the batch, and the operation that has changed it.
+func (p *previous) add(i int, o *commit.Op) {
+	if p == nil || p.size > record.MaxFilter {
 		return
 	}
-	if p.text.Len() > 0 {
-		p.text.WriteString("; ")
-	}
+	text := strconv.Quote(o.ID) + " " + wasOf(o)
 	if p.several {
-		p.text.WriteString(strconv.Quote(o.Topic) + " ")
+		text = strconv.Quote(o.Topic) + " " + text
 	}
-	p.text.WriteString(strconv.Quote(o.ID) + " " + wasOf(o))
+	p.entries = append(p.entries, previousEntry{i, text})
+	p.size += len(text)
+}
+
+// text returns the notes in the order of the batch: its topics are acted on side by side.
+func (p *previous) text() string {
+	slices.SortFunc(p.entries, func(a, b previousEntry) int { return cmp.Compare(a.at, b.at) })
+	var text strings.Builder
+	for i, e := range p.entries {
+		if i > 0 {
+			text.WriteString("; ")
+		}
+		text.WriteString(e.text)
+	}
+	return text.String()
 }
 
 // dueText returns a due time for the audit.
@@ -236,7 +256,7 @@ func (c *Client) auditBatch(ctx context.Context, k *commit.Kind, n int, at func(
 		}
 		text.WriteString(strconv.Quote(job.ID) + set(i))
 	}
-	return c.auditedIf(ctx, place, text.String(), p.text.String(), count, unknown, err)
+	return c.auditedIf(ctx, place, text.String(), p.text(), count, unknown, err)
 }
 
 // text describes the query and the arguments of the action for the audit: all that decides which

@@ -129,7 +129,7 @@ func (c *Client) CancelBatch(ctx context.Context, jobs []JobRef) ([]CancelResult
 		err := outcomeOf(o, o.Err)
 		if results[i].Err = err; err == nil {
 			results[i].State = states[o.Letter]
-			was.add(o)
+			was.add(i, o)
 		}
 		c.dequeued(ctx, o, err)
 		return err
@@ -169,7 +169,7 @@ func (c *Client) RescheduleBatch(ctx context.Context, jobs []NewDue) ([]Reschedu
 	}, func(i int, o *commit.Op) error {
 		err := outcomeOf(o, o.Err)
 		if results[i].Err = err; err == nil {
-			was.add(o)
+			was.add(i, o)
 		}
 		return err
 	})

@@ -442,7 +442,11 @@ func (a *AuditEntry) batch() (jobs []JobRef) {
 		}
 		word, _ := strconv.Unquote(quoted) // QuotedPrefix has found no fault
 		words = append(words, word)
-		rest = strings.TrimLeft(rest[len(quoted):], ", ")
+		rest = rest[len(quoted):]
+		if due, moved := strings.CutPrefix(rest, " due "); moved { // of RescheduleBatch
+			_, rest, _ = strings.Cut(due, ",")
+		}
+		rest = strings.TrimLeft(rest, ", ")
 	}
 	for len(words) > 0 {
 		job := JobRef{Topic: a.Topic, ID: words[0]}

@@ -31,8 +31,8 @@
 --
 -- The definition is deleted last. If something fails before, another call finds it and removes the
 -- rest.
--- Returns {'ok', now, state, before}: gone and the definition, at most its first 4 KiB, or none and
--- '' if there is no such schedule.
+-- Returns {'ok', now, state, before}: gone and the definition, at most its first 64 KiB, which have
+-- all but the end of a large payload, or none and '' if there is no such schedule.
 -- Cost: O(log N).
 -- Uses: now receipt stats lease control ring schedule history unready expect place rouse free_keys
 -- Uses: unblock end_run close_books holder straggler withdraw
@@ -52,7 +52,7 @@ end
 
 local state, before = 'none', redis.call('HGET', schedules, name)
 if before then
-  state, before = 'gone', string.sub(before, 1, 4096)
+  state, before = 'gone', string.sub(before, 1, 65536)
   local last = state_of(redis.call('HGET', fired, name))
   local unfinished = last and going(pool, dead, last)
   if unfinished and not redis.call('ZSCORE', leases, last.job) and flagged(pool, last.job) then

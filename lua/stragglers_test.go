@@ -154,13 +154,12 @@ func TestHoldersOfAWrongType(t *testing.T) {
 }
 
 // A job that is cancelled after a take whose reply was lost has no handler. Its place is free as
-// soon as its server asks again, gives the take up, or repeats the very request.
+// soon as its server asks again or gives the take up.
 func TestStragglerOfALostTake(t *testing.T) {
 	const bytes = 1 << 20
 	asks := map[string]func(h *Hand) (script.Reply, error){
 		"another take": func(h *Hand) (script.Reply, error) { return h.TryTakeSince("6", "5", 1, bytes, 9, time.Minute, "head") },
 		"giving it up": func(h *Hand) (script.Reply, error) { return h.TryTakeSince("6", "5", 0, bytes, 9, time.Minute, "tail") },
-		"the same":     func(h *Hand) (script.Reply, error) { return h.TryTakeSince("5", "5", 1, bytes, 9, time.Minute, "head") },
 	}
 	for name, ask := range asks {
 		for place, limits := range map[string]delayq.Limits{"topic": {Running: 1}, "key": {RunningPerKey: 1}, "order": {Ordered: true}} {
@@ -187,6 +186,38 @@ func TestStragglerOfALostTake(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A take that arrives twice frees no place: the reply to its other copy can have arrived.
+func TestLateCopyOfATakeFreesNoPlace(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.setLimits(delayq.Limits{Running: 1})
+		h.Put("+0", "a1", "a2")
+		other := NewHand(t, h.RDB, h.Prefix(), "topic") // another server
+		for copy := range 2 {
+			_, err := h.TryTakeSince("5", "5", 1, 1<<20, 9, time.Minute, "head")
+			require.NoError(t, err)
+			if copy == 0 {
+				h.cancel("a1")
+			}
+			require.Empty(t, other.takeAll(), "the handler of a1 may run")
+		}
+	})
+}
+
+// A lost take of a topic without keys is asked for again beside a parked of a wrong type.
+func TestLostTakeBesideAParkedOfAWrongType(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.setLimits(delayq.Limits{Running: 1})
+		h.Put("+0", "a1", "a2")
+		_, err := h.TryTakeSince("5", "5", 1, 1<<20, 9, time.Minute, "head")
+		require.NoError(t, err)
+		h.cancel("a1")
+		h.Deface("parked")
+		r, err := h.TryTakeSince("6", "5", 1, 1<<20, 9, time.Minute, "head")
+		require.NoError(t, err)
+		require.Equal(t, "a2", r.List(3).Text(0))
+	})
 }
 
 // A take whose reply was lost gives up the places of its own jobs alone: not that of a job that is

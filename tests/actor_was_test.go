@@ -119,8 +119,13 @@ func TestAuditHasWhatWasBefore(t *testing.T) {
 			{"trigger", func() error { _, err := c.Trigger(ctx, "topic", "s"); return err }, "", ""},
 			{"edit to little", edit("s", func(d *delayq.ScheduleDefinition) { d.Options, d.Payload = nil, []byte("\x00 x") }), "*", "*"},
 			{"unschedule", func() error { return c.Unschedule(ctx, "topic", "s") }, "", `Spec "every 1h0m0s", Payload of 3 bytes, SHA-256 7a39bd62`},
-			{"schedule much", func() error { return c.Schedule(ctx, "topic", "s", delayq.Every(time.Hour), make([]byte, 5000)) }, "*", "none"},
-			{"unschedule much", func() error { return c.Unschedule(ctx, "topic", "s") }, "", `Spec "every 1h0m0s", Payload of 5000 bytes`},
+			{"schedule much", func() error { return c.Schedule(ctx, "topic", "s", delayq.Every(time.Hour), make([]byte, 100_000)) }, "*", "none"},
+			{"unschedule much", func() error { return c.Unschedule(ctx, "topic", "s") }, "", `Spec "every 1h0m0s", Payload of 100000 bytes`},
+			{"schedule with a header", func() error {
+				return c.Schedule(ctx, "topic", "s", delayq.Every(time.Hour), make([]byte, 5000), delayq.Header("token", strings.Repeat("x", 5000)))
+			}, "*", "none"},
+			{"unschedule with a header", func() error { return c.Unschedule(ctx, "topic", "s") }, "",
+				`Spec "every 1h0m0s", Payload of 5000 bytes, SHA-256 7ca5bd87, Headers header "token" of 5000 bytes`},
 			{"damaged schedule", func() error {
 				require.NoError(t, f.RDB.HSet(ctx, f.Key("schedules"), "s", "12345678rubbish").Err())
 				return c.Schedule(ctx, "topic", "s", delayq.Every(time.Hour), nil)

@@ -704,6 +704,27 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// The last act about a job is known, also if it was one of a batch.
+func TestExplainKnowsARescheduleOfABatch(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		b.Enqueue("t", "x", delayq.ProcessIn(time.Hour))
+		_, err := b.Client.Dequeue(by(b), "t", "x")
+		require.NoError(b, err)
+		b.Pass(time.Minute)
+		b.Enqueue("t", "x", delayq.ProcessIn(time.Hour))
+		b.Enqueue("other", "y", delayq.ProcessIn(time.Hour))
+		_, err = b.Client.RescheduleBatch(by(b), []delayq.NewDue{
+			{Topic: "t", ID: "x", Due: delayq.ProcessIn(0)}, {Topic: "other", ID: "y", Due: delayq.ProcessAt(time.Now())},
+		})
+		require.NoError(b, err)
+		b.Serve("t", queuetest.Nothing)
+		b.Pass(time.Second)
+		e, err := b.Inspector.Explain(b.Context(), "t", "x")
+		require.NoError(b, err)
+		require.Equal(b, "reschedule", e.Reasons[0].Action)
+	})
+}
+
 // Up to 10,000 entries in front of the job are counted, on both backends.
 func TestExplainCountsWhatIsAhead(t *testing.T) {
 	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {

@@ -82,7 +82,7 @@ const actTries = 3
 
 // actOn acts on a job that was chosen, if it is in a state of the act and what the page said about
 // it. The act is on the job as it was read: the right to cancel is none to purge, and a job that
-// leaves its state in between is not hit.
+// leaves its state in between is not hit. Only a priority is given to any job of that ID.
 func (h *Handler) actOn(ctx context.Context, p *actInput, id string) error {
 	for try := 1; ; try++ {
 		info, err := h.admitted(ctx, p, id)

@@ -35,7 +35,7 @@ const (
 	RightPayload    Right = "payload"
 	RightEnqueue    Right = "enqueue"
 	RightCancel     Right = "cancel"
-	RightReschedule Right = "reschedule" // also: run now
+	RightReschedule Right = "reschedule" // also: run now, and set a priority
 	RightRevive     Right = "revive"
 	RightBury       Right = "bury"
 	RightPurge      Right = "purge"

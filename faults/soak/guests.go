@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -83,14 +84,25 @@ func (s *Soak) left(ctx context.Context) (violations []check.Violation, err erro
 			bad(topic, "a guest cannot be removed: %v", err)
 		}
 	}
+	names, err := delayq.NewInspector(s.direct, delayq.Prefix(prefix)).Topics(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, topic := range names {
+		if isGuest(topic) {
+			bad(topic, "a guest that was removed has a name")
+		}
+	}
 	state, err := check.Read(ctx, s.direct, prefix)
 	if err != nil {
 		return nil, err
 	}
 	for topic, t := range state.Topics {
 		if isGuest(topic) {
-			for part := range t.Types {
-				bad(topic, "%s is left of a guest that was removed", part)
+			for _, part := range slices.Concat(slices.Collect(maps.Keys(t.Types)), slices.Collect(maps.Keys(t.Keys))) {
+				if !strings.HasPrefix(part, "receipt:") && !strings.HasPrefix(part, "taken:") {
+					bad(topic, "%s is left of a guest that was removed", part)
+				}
 			}
 		}
 		for part, names := range map[string]map[string]float64{

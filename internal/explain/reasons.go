@@ -272,7 +272,7 @@ func (f *Facts) queued() (list []Reason) {
 		return list
 	}
 	more := f.Ahead < 0 && !f.Whole
-	if f.Ahead <= 0 && !more && f.Keys <= 1 {
+	if !more && (f.Ahead < 0 || f.Ahead == 0 && f.Keys <= 1) {
 		return list
 	}
 	r := Reason{Code: Behind, Ahead: max(0, f.Ahead), More: more, PerSecond: f.pace()}

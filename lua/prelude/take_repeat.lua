@@ -6,9 +6,10 @@
 --
 -- A server without a reply asks again, with a new number and for fewer jobs. If one of the takes
 -- since then was executed, its receipt names the jobs. As many as fit are returned, with a lease
--- that begins now. The others go back in their order, and no attempt is used up. A request that
--- arrives twice gets the first reply again. Jobs that were cancelled or replaced meanwhile are left
--- out: no handler of them was ever called, so they give their places up (see straggler).
+-- that begins now. The others go back in their order, and no attempt is used up. Jobs that were
+-- cancelled or replaced meanwhile are left out: no handler of them was ever called, so they give
+-- their places up (see straggler). A request that arrives twice gets the first reply again, and
+-- frees no place: it can be a late copy of one whose reply has arrived.
 
 -- return_jobs ends leases. The jobs go back to ready, or into their lanes.
 local function return_jobs(jobs)
@@ -34,7 +35,7 @@ local function return_jobs(jobs)
 end
 
 -- unstraggle frees the places that lost jobs of a take have kept until the end of its lease. With
--- pcall: holders of a wrong type has no places.
+-- pcall: holders and parked of a wrong type have no places and no keys.
 local function unstraggle(ending, lost)
   local till = '1' .. string.format('%017.3f', tonumber(ending) or 0)
   local first = lane_of('') .. till
@@ -45,7 +46,8 @@ local function unstraggle(ending, lost)
     local key, id = string.sub(entry, #first + 2, at), string.sub(entry, at + 1)
     if lost[id] then
       gone[#gone + 1], gone[#gone + 2] = entry, lane_of(key) .. till .. id
-      keys[#keys + 1] = redis.call('ZSCORE', parked, key) and key or nil
+      local waits = key ~= '' and redis.pcall('ZSCORE', parked, key)
+      keys[#keys + 1] = type(waits) == 'string' and key or nil
     end
   end
   for at = 1, #gone, 1000 do
@@ -80,7 +82,7 @@ local function repeated(twice)
       back[#back + 1] = id
     end
   end
-  if lost then
+  if lost and not twice then
     unstraggle(old_end, lost)
   end
   if not twice then

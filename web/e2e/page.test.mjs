@@ -191,7 +191,7 @@ for (const javaScriptEnabled of [true, false]) {
       assert.match(await text(page, "#m-ahead"), /at most 24h/);
       await page.fill('input[name="ahead"]', "10m");
       await page.click(".ask button.primary");
-      assert.equal(await text(page, ".banner.good"), "2 with a new priority.");
+      assert.equal(await text(page, ".banner.good"), "2 prioritized.");
       await page.goto(`${at.root}audit`);
       const rows = await page.locator("tbody tr").allInnerTexts();
       assert.match(rows[0], /set priority\s.*\s(one|three) priority 10m0s\s+priority 0s\s/, "what it was is beside what it is");

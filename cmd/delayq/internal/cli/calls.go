@@ -56,6 +56,10 @@ func inTurn[R interface{ ended(problem string) }](
 		}
 		r, err := do(name)
 		if err != nil && (unreachable(err) || refused(err) || ctx.Err() != nil) {
+			// An interruption is told without its cause, so what it has left is told here.
+			if text := errorText(bare(err)); ctx.Err() != nil && text != context.Canceled.Error() {
+				p.a.say("%s: %s", idText(name), text)
+			}
 			return stopped(err)
 		}
 		sum.add(err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,6 +41,40 @@ func (i *interruption) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func (i *interruption) after(cmd redis.Cmder, err error) {
 	if err == nil && i.act(cmd) {
 		i.cancel()
+	}
+}
+
+// A move that is interrupted between its two steps says that the job is in both topics.
+func TestInterruptedMoveSaysWhereTheJobIs(t *testing.T) {
+	for _, format := range []string{"table", "json", "jsonl", "id"} {
+		t.Run(format, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.Enqueue("from", "job", delayq.ProcessIn(time.Hour))
+				ctx, cancel := context.WithCancel(w.ctx)
+				defer cancel()
+				var out, errs bytes.Buffer
+				p := w.process([]string{"move", "from", "job", "to", "-o", format}, &out, &errs)
+				digests := delayq.Scripts()
+				p.dial = func(c *connection) (redis.UniversalClient, error) {
+					rdb, err := w.dial(c)
+					rdb.AddHook(&interruption{func(cmd redis.Cmder) bool {
+						script := ""
+						if len(cmd.Args()) > 1 {
+							script = fmt.Sprint(cmd.Args()[1])
+						}
+						return slices.ContainsFunc([]string{"enqueue", "enqueue_one"}, func(name string) bool {
+							return digests[name] == script || strings.Contains(script, "-- "+name+": ")
+						})
+					}, cancel})
+					return rdb, err
+				}
+				require.Equal(w, exitInterrupted, run(ctx, p), format)
+				require.Contains(w, errs.String(), "job: the job is in both topics: ", format)
+				require.Contains(w, errs.String(), "interrupted after 0 jobs\n", format)
+				w.Get("from", "job")
+				w.Get("to", "job")
+			})
+		})
 	}
 }
 
