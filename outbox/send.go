@@ -49,6 +49,9 @@ func (h *holding) send(ctx context.Context) (*ending, error) {
 	}
 	ctx, stop := h.keepLease(ctx)
 	list := h.deliveries()
+	if !h.stuck.IsZero() && h.answers(ctx) != nil { // Redis has gone away for all topics since
+		h.stuck = time.Time{}
+	}
 	var group sync.WaitGroup
 	slots := make(chan struct{}, mostTopics)
 	waited := time.Since(h.since).Milliseconds() // Redis may have been away
@@ -64,10 +67,42 @@ func (h *holding) send(ctx context.Context) (*ending, error) {
 	}
 	group.Wait()
 	h.hear(list)
+	silent := h.silent(ctx, list)
 	if err := stop(); err != nil {
 		return nil, err
 	}
+	if silent != nil {
+		return nil, silent
+	}
 	return h.judge(list, waited)
+}
+
+// silent returns an error if Redis has answered about no topic in this try, and does not answer
+// anything else. Then the plan goes on, whatever was answered in an earlier try, and the time for
+// which topics have been without an answer begins anew: their calls may have been carried out, and
+// another plan would make them once more.
+func (h *holding) silent(ctx context.Context, list []*delivery) error {
+	var away []error
+	for _, d := range list {
+		switch {
+		case d.told == nil: // sent in an earlier try
+		case d.err == nil || d.fate != commit.FateAway || errors.Is(d.err, delayq.ErrNotReplicated):
+			return nil
+		default:
+			away = append(away, d.err)
+		}
+	}
+	if len(away) == 0 || h.answers(ctx) == nil {
+		return nil
+	}
+	h.stuck, h.sent = time.Time{}, make(map[string][]error)
+	for _, d := range list {
+		h.unanswered(d)
+		if d.err == nil {
+			h.sent[d.topic] = d.outcomes
+		}
+	}
+	return fmt.Errorf("outbox: no answer from Redis, also about %d of %d topics of a plan: %w", len(away), len(list), away[0])
 }
 
 // hear notes of which rows hooks have heard, before anything can fail after which the plan is sent

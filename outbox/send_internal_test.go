@@ -1,13 +1,18 @@
 package outbox
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/commit"
 )
 
@@ -79,4 +84,87 @@ func TestRelayIsProvenByWhatRedisDoes(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A lossy hook is a Redis that is away, or that does not answer about a topic.
+type lossy struct {
+	away bool
+	lost string // part of the keys of the topic
+}
+
+func (l *lossy) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (l *lossy) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (l *lossy) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := errors.New("i/o timeout")
+		switch {
+		case l.away, l.lost != "" && strings.Contains(fmt.Sprint(cmd.Args()...), l.lost):
+		default:
+			return next(ctx, cmd)
+		}
+		cmd.SetErr(err)
+		return err
+	}
+}
+
+// While all of Redis is away, no plan ends, although other topics of it had answers before that, or
+// its topic had been set aside. The call without an answer was carried out, and makes one job.
+func TestNoPlanEndsWhileRedisIsAway(t *testing.T) {
+	for name, others := range map[string][]string{"others had answers": {"other"}, "it was set aside": nil} {
+		t.Run(name, func(t *testing.T) {
+			h, rdb := newHolding(t, Logger(slog.New(slog.DiscardHandler)))
+			wire := new(lossy)
+			behind := redis.NewClient(rdb.Options())
+			defer func() { require.NoError(t, behind.Close()) }()
+			behind.AddHook(wire)
+			h.client = delayq.NewClient(behind)
+			for _, topic := range append(others, "lost") {
+				_, err := h.box.Enqueue(t.Context(), Autocommit(h.db), topic, "id", nil, delayq.ProcessIn(time.Hour))
+				require.NoError(t, err)
+			}
+			require.NoError(t, h.next(t.Context(), new(ending)))
+			require.Len(t, h.plan, 1+len(others))
+			require.NoError(t, h.sendBy(t, rdb))
+			if others == nil {
+				h.aside = map[string]*parking{"lost": {since: time.Now()}}
+			} else {
+				wire.lost = "{lost}"
+				_, err := h.send(t.Context())
+				require.Error(t, err)
+				require.False(t, h.stuck.IsZero())
+			}
+			wire.away = true
+			for range 3 {
+				if !h.stuck.IsZero() {
+					h.stuck = time.Now().Add(-time.Hour)
+				}
+				end, err := h.send(t.Context())
+				require.ErrorContains(t, err, "i/o timeout")
+				require.Nil(t, end)
+				require.True(t, h.stuck.IsZero(), "the time counts when Redis answers")
+			}
+			wire.away, wire.lost = false, ""
+			_, err := delayq.NewClient(rdb).Dequeue(t.Context(), "lost", "id") // it ends before the plan goes on
+			require.NoError(t, err)
+			end, err := h.send(t.Context())
+			require.NoError(t, err)
+			require.Empty(t, end.open)
+			require.Empty(t, end.refused)
+			require.Zero(t, rdb.HLen(t.Context(), "delayq:{lost}:pool").Val(), "it was made again")
+		})
+	}
+}
+
+// sendBy carries the plan of a holding out, so that nobody hears of it.
+func (h *holding) sendBy(t *testing.T, rdb *redis.Client) error {
+	other := &holding{Relay: h.Relay, number: h.number, name: h.name, seal: h.seal, plan: h.plan, since: h.since, till: time.Now().Add(time.Hour)}
+	own := h.client
+	defer func() { h.client = own }()
+	h.client = delayq.NewClient(rdb)
+	_, err := other.send(t.Context())
+	return err
 }
