@@ -131,7 +131,11 @@ func (e *enqueuer) step(ctx context.Context) error {
 	case pick < 90:
 		err = e.client.Move(ctx, t, e.delay())
 	case pick < 95:
-		return e.again(ctx, i, e.replace)
+		n := len(e.live)
+		if err = e.again(ctx, i, e.replace); len(e.live) == n && e.live[i].Expires > 0 { // else the old job stays
+			e.sent(i, err)
+		}
+		return err
 	case pick < 98:
 		i = e.dead(i)
 		err = e.again(ctx, i, e.client.PutOverDead)
