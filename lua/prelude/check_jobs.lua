@@ -35,8 +35,8 @@ local function strip(id)
   close_books(attempts, errors, moved, {id})
 end
 
--- fits reports whether a place is one of a record, by its nonce and its key.
-local function fits(place, record)
+-- is_own reports whether a place is one of a record, by its nonce and its key.
+local function is_own(place, record)
   local first = string.sub(record, 27, 27 + string.byte(record, 27))
   return #place == #first + place_rest and string.sub(place, 1, #first) == first
     and of_record(place, record)
@@ -50,11 +50,11 @@ local function relate(id, record, place, due, delayed)
   if place and not has and found('keyed', id, 'orphan', true) then
     redis.call('ZREM', lane, place .. id)
     redis.call('HDEL', keyed, id)
-  elseif has and due and not (place and fits(place, record))
+  elseif has and due and not (place and is_own(place, record))
     and found('keyed', id, 'no_lane', true) then
     redis.call('HDEL', keyed, '') -- after a deletion, the script can write at maxmemory
     redis.call('HSET', keyed, id, place_of(record, due, redis.call('HINCRBY', sizes, 'number', 1)))
-  elseif has and delayed and place and fits(place, record) and is_foremost(place) then
+  elseif has and delayed and place and is_own(place, record) and is_foremost(place) then
     if ordered == nil then
       ordered = order_of(redis.pcall('HGET', meta, 'flow'))
     end

@@ -42,16 +42,16 @@ local function unstraggle(ending, lost)
   local past = string.sub(first, 1, -2) .. string.char(string.byte(first, -1) + 1)
   local list, gone, keys = redis.pcall('ZRANGEBYLEX', holders, '[' .. first, '(' .. past), {}, {}
   for _, entry in ipairs(list) do
-    local at = #first + 1 + (string.byte(entry, #first + 1) or 0)
-    local key, id = string.sub(entry, #first + 2, at), string.sub(entry, at + 1)
+    local stop = #first + 1 + (string.byte(entry, #first + 1) or 0)
+    local key, id = string.sub(entry, #first + 2, stop), string.sub(entry, stop + 1)
     if lost[id] then
       gone[#gone + 1], gone[#gone + 2] = entry, lane_of(key) .. till .. id
       local waits = key ~= '' and redis.pcall('ZSCORE', parked, key)
       keys[#keys + 1] = type(waits) == 'string' and key or nil
     end
   end
-  for at = 1, #gone, 1000 do
-    redis.call('ZREM', holders, unpack(gone, at, math.min(at + 999, #gone)))
+  for from = 1, #gone, 1000 do
+    redis.call('ZREM', holders, unpack(gone, from, math.min(from + 999, #gone)))
   end
   if #keys > 0 then
     rouse(ready, free_keys(parked, turn, lane, keys, true))
