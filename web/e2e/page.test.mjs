@@ -439,7 +439,7 @@ for (const javaScriptEnabled of [true, false]) {
 drive("a page that only reads has no buttons and refuses forged acts", { expected: /status of 40[34]/ }, async (page) => {
   for (const [name, where] of Object.entries(every)) {
     const answer = await page.goto(at.reading + where);
-    const acting = ["bulks", "enqueue", "new schedule", "pause", "confirm", "reschedule", "hold of a key", "limits of a key", "limits of a topic", "hold of a topic", "copy", "pause a new topic"].includes(name);
+    const acting = ["bulks", "enqueue", "new schedule", "pause", "confirm", "reschedule", "priority", "hold of a key", "limits of a key", "limits of a topic", "hold of a topic", "copy", "pause a new topic"].includes(name);
     assert.equal(answer.status(), acting ? 404 : 200, name);
     const tools = await page.evaluate(() => [...document.querySelectorAll("main button, main .button, form:not([method=get])")]
       .filter((e) => e.form?.method !== "get" && !e.dataset.copy).map((e) => e.outerHTML));
