@@ -291,11 +291,15 @@ func TestPruneGoesOnPastJobsOfALaterRelease(t *testing.T) {
 	}
 }
 
-// layDead makes dead jobs: see TestPruneGoesOnPastJobsOfALaterRelease. Their IDs are in order.
+// layDead makes dead jobs: see TestPruneGoesOnPastJobsOfALaterRelease. Their IDs are in order. Young
+// ones are behind those of the call before, even within the same millisecond.
 func (h *Hand) layDead(kinds string) {
 	h.T.Helper()
 	ctx := h.T.Context()
 	at := time.Now().UnixMilli()
+	for _, last := range h.RDB.ZRangeWithScores(ctx, h.Keys.Dead, -1, -1).Val() {
+		at = max(at, int64(last.Score)+1)
+	}
 	if strings.Contains(kinds, ":") {
 		at -= 2 * time.Hour.Milliseconds()
 	}
