@@ -291,8 +291,8 @@ func TestPruneGoesOnPastJobsOfALaterRelease(t *testing.T) {
 	}
 }
 
-// layDead makes dead jobs: see TestPruneGoesOnPastJobsOfALaterRelease. Their IDs are in order. Young
-// ones are behind those of the call before, even within the same millisecond.
+// layDead makes dead jobs: see TestPruneGoesOnPastJobsOfALaterRelease. Their IDs are in order, and
+// young ones are behind those of the call before, even within the same millisecond.
 func (h *Hand) layDead(kinds string) {
 	h.T.Helper()
 	ctx := h.T.Context()
