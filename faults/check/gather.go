@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/delayq/delayq/faults/rig"
 )
@@ -163,7 +164,11 @@ func (c *checker) gather(events []rig.Event) {
 			}
 			c.Faults[e.Result]++
 			faults[e.Result+" "+e.ID] = len(c.windows)
-			c.windows = append(c.windows, window{e.Mono, forever, e.Result, e.ID})
+			began := e.Mono
+			if e.Result == rig.Stall { // noted when it was over
+				began -= e.Delay * int64(time.Millisecond)
+			}
+			c.windows = append(c.windows, window{began, forever, e.Result, e.ID})
 		}
 	}
 	for _, k := range open { // the process ended, or the test

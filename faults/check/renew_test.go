@@ -42,6 +42,11 @@ func (s *story) taken(ms int64, proc string, inc int64, attempt int) *story {
 	return s.held(ms, proc, inc, attempt, (wall+ms+options.Lease.Milliseconds())*1000)
 }
 
+// stall notes that a process stood still for some milliseconds.
+func (s *story) stall(ms, length int64, proc string) *story {
+	return s.at(ms, rig.Event{Op: rig.OpFault, Result: rig.Stall, ID: proc, Delay: length}).at(ms, rig.Event{Op: rig.OpHeal, Result: rig.Stall, ID: proc})
+}
+
 // stats is the state of a topic with nothing but counters and dead jobs.
 func stats(counters map[string]string, dead ...string) *State {
 	topic := newTopic()
@@ -125,7 +130,11 @@ func TestCheckKnowsRenewals(t *testing.T) {
 		"a pause that may not be": {s: enqueued(0).hold(6, "ops", 0, rig.Info).taken(501, "a", 1, 1).end(3000, "a", 1, 1, "ok", "acked")},
 		"a resume that may not be": {s: enqueued(0).hold(6, "ops", 0, rig.OK).release(500, "ops", rig.Info).taken(501, "a", 1, 1).
 			end(3000, "a", 1, 1, "ok", "acked")},
-		"taken during the pause": {s: enqueued(0).hold(6, "ops", 0, rig.OK).taken(501, "a", 1, 1).end(3000, "a", 1, 1, "ok", "acked"), rule: "I22"},
+		"taken during the pause":                   {s: enqueued(0).hold(6, "ops", 0, rig.OK).taken(501, "a", 1, 1).end(3000, "a", 1, 1, "ok", "acked"), rule: "I22"},
+		"the process stood still during the pause": {s: enqueued(0).hold(6, "ops", 0, rig.OK).stall(505, 500, "a").taken(506, "a", 1, 1).end(3000, "a", 1, 1, "ok", "acked")},
+		"it stood still long before": {s: enqueued(0).stall(1, 500, "a").hold(6, "ops", 0, rig.OK).taken(6501, "a", 1, 1).
+			end(9000, "a", 1, 1, "ok", "acked"), rule: "I22"},
+		"another one stood still": {s: enqueued(0).hold(6, "ops", 0, rig.OK).stall(505, 500, "b").taken(506, "a", 1, 1).end(3000, "a", 1, 1, "ok", "acked"), rule: "I22"},
 		"another's resume ends it": {s: enqueued(0).hold(6, "ops", 0, rig.OK).hold(10, "app", 100, rig.OK).release(50, "app", rig.OK).taken(501, "a", 1, 1).
 			end(3000, "a", 1, 1, "ok", "acked"), rule: "I22"},
 		"another's pause shortens it": {s: enqueued(0).hold(6, "ops", 2000, rig.OK).hold(10, "app", 100, rig.OK).taken(501, "a", 1, 1).

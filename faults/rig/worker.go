@@ -103,11 +103,16 @@ func runWorker(text string) error {
 	rdb := c.Redis.Client()
 	defer func() { _ = rdb.Close() }()
 	rec.Record(Event{Op: OpUp})
+	watch, end := context.WithCancel(context.Background())
+	var watching sync.WaitGroup
+	watching.Go(func() { rec.Stalls(watch, c.Name, nil) })
 	if c.Box != nil {
 		err = c.Box.relay(ctx, rdb, c.Prefix)
 	} else {
 		err = c.Server(rdb, rec).Run(ctx)
 	}
+	end()
+	watching.Wait()
 	return errors.Join(err, rec.Close())
 }
 

@@ -143,6 +143,7 @@ func (s *Soak) Run(ctx context.Context) (report *check.Report, err error) {
 		loading.Go(func() { keyErrs[i] = s.holdKeys(load, topic, uint64(i)) }) //nolint:gosec // small
 	}
 	wg.Go(func() { s.sample(keepCtx) })
+	wg.Go(func() { s.rec.Stalls(keepCtx, "", func(ctx context.Context) { s.direct.Ping(ctx) }) })
 	if s.Sabotage != nil {
 		loading.Go(func() {
 			select {
