@@ -195,7 +195,7 @@ func TestSmallPoolKeepsEveryLease(t *testing.T) {
 	b := newBench(t)
 	rdb := b.through(b.proxy, func(o *redis.Options) { o.PoolSize = 2 })
 	c := b.config("test")
-	c.Topics, c.Slots = nil, 50
+	c.Topics, c.Slots, c.Lease = nil, 50, 3*time.Second
 	for i := range 10 {
 		c.Topics = append(c.Topics, fmt.Sprintf("t%d", i))
 	}
@@ -204,7 +204,7 @@ func TestSmallPoolKeepsEveryLease(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- server.Run(ctx) }()
 	for i := range 50 {
-		b.put(1, rig.Task{Topic: "t0", ID: fmt.Sprint("long", i), Steps: []string{"hang:3s"}, Retries: -1})
+		b.put(1, rig.Task{Topic: "t0", ID: fmt.Sprint("long", i), Steps: []string{"hang:9s"}, Retries: -1})
 	}
 	b.awaitN(50, "start", is(rig.OpStart, ""))
 	app := b.newClient(rdb)
