@@ -36,9 +36,9 @@ func TestAgain(t *testing.T) {
 			nonces = append(nonces, job.Nonce())
 			require.Equal(b, "y", job.Headers["x"])
 			require.Equal(b, 7, job.Retries)
-			return delayq.Again([]byte(strconv.Itoa(n+1)), delayq.ProcessIn(time.Hour))
+			return delayq.Again([]byte(strconv.Itoa(n+1)), delayq.ProcessIn(5*time.Minute))
 		}), delayq.Hooks(&hooks))
-		b.Enqueue("a", "1", delayq.Retry(7), delayq.Backoff(time.Minute, time.Minute), delayq.Header("x", "y"), delayq.Retention(5*time.Hour))
+		b.Enqueue("a", "1", delayq.Retry(7), delayq.Backoff(time.Minute, time.Minute), delayq.Header("x", "y"), delayq.Retention(25*time.Minute))
 		b.Pass(90 * time.Second)
 		info := b.Get("a", "1")
 		require.Equal(b, delayq.StateScheduled, info.State)
@@ -46,8 +46,8 @@ func TestAgain(t *testing.T) {
 		require.Equal(b, 1, info.Attempt)
 		require.Empty(b, info.Errors)
 		require.Empty(b, info.DueReason)
-		require.Equal(b, info.EnqueuedAt.Add(time.Hour), info.Due)
-		b.Pass(4 * time.Hour)
+		require.Equal(b, info.EnqueuedAt.Add(5*time.Minute), info.Due)
+		b.Pass(20 * time.Minute)
 
 		var story []string
 		for _, s := range rec.All() {
@@ -62,7 +62,7 @@ func TestAgain(t *testing.T) {
 		for i, e := range hooks.Of("Again") {
 			require.Equal(b, delayq.OutcomeAgain, e.Outcome)
 			require.True(b, delayq.IsAgain(e.Err))
-			require.True(b, e.NextDue.Equal(e.FinishedAt.Add(time.Hour)))
+			require.True(b, e.NextDue.Equal(e.FinishedAt.Add(5*time.Minute)))
 			require.Equal(b, []int{2, 2, 1}[i], e.Attempt)
 		}
 		for name, want := range map[delayq.Counter]int64{
@@ -412,7 +412,7 @@ func TestAgainLeavesDefaultsToTheHandler(t *testing.T) {
 		first := queuetest.ServeMany(b.T, b.RDB, queuetest.Prefix, func(s *delayq.Server) {
 			s.HandlerFunc("a", func(_ context.Context, job *delayq.Job) error {
 				require.Equal(b, 3, job.Retries)
-				return delayq.Again([]byte("new"), delayq.ProcessIn(time.Hour))
+				return delayq.Again([]byte("new"), delayq.ProcessIn(5*time.Minute))
 			}, delayq.Defaults(delayq.Retry(3), delayq.Retention(time.Hour)))
 		})
 		b.Enqueue("a", "1")
@@ -424,7 +424,7 @@ func TestAgainLeavesDefaultsToTheHandler(t *testing.T) {
 			retries = append(retries, job.Retries)
 			return nil
 		})
-		b.Pass(time.Hour)
+		b.Pass(5 * time.Minute)
 		require.Equal(b, []int{-1}, retries)
 	})
 }

@@ -36,7 +36,7 @@ func TestBuryInEachState(t *testing.T) {
 			return nil
 		}, delayq.Drain(0))
 		b.Enqueue("t", "running")
-		b.Enqueue("t", "back", delayq.Backoff(time.Hour, time.Hour))
+		b.Enqueue("t", "back", delayq.Backoff(10*time.Minute, 10*time.Minute))
 		b.Enqueue("t", "dead")
 		b.Enqueue("t", "done", delayq.Retention(24*time.Hour))
 		b.Enqueue("t", "later", delayq.ProcessIn(time.Minute))
@@ -78,7 +78,7 @@ func TestBuryInEachState(t *testing.T) {
 		}
 		require.EqualValues(b, 4, b.Counter("t", delayq.CounterBuried))
 		require.NoError(b, c.ResumeAll(ctx, "t"))
-		b.Pass(2 * time.Hour)
+		b.Pass(20 * time.Minute)
 		require.Equal(b, map[string]int{"running": 1, "back": 1, "dead": 1, "done": 1}, runs)
 
 		report, err := c.Repair(ctx, "t")

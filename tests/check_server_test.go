@@ -142,8 +142,8 @@ func TestServersTakeTurnsToCheck(t *testing.T) {
 			b.Serve("t", func(context.Context, *delayq.Job) error { return nil }, delayq.Hooks(&calls))
 			b.Pass(7 * time.Second)
 		}
-		b.Pass(30 * time.Minute)
-		require.InDelta(b, 10, calls.Calls("check"), 2)
+		b.Pass(15 * time.Minute)
+		require.InDelta(b, 5, calls.Calls("check"), 1)
 		require.Zero(b, calls.Calls("mend"))
 	})
 }

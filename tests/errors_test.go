@@ -31,7 +31,7 @@ func TestSnoozeStartsTheCountOfFailuresAnew(t *testing.T) {
 			return queuetest.ErrTest
 		}))
 		b.Enqueue("a", "1", delayq.Retry(2), delayq.Backoff(10*time.Second, time.Hour))
-		b.Pass(time.Hour)
+		b.Pass(10 * time.Minute)
 		info := b.Get("a", "1")
 		require.Equal(b, delayq.StateDead, info.State)
 		require.Equal(b, 3, info.Snoozes)
@@ -75,9 +75,9 @@ func TestSnoozedJobExpires(t *testing.T) {
 		info := b.Get("a", "buried")
 		require.Equal(b, delayq.StateScheduled, info.State, "a revived job goes on, also once it is snoozed")
 		require.Equal(b, len(rec.Of("buried"))-1, info.Snoozes)
-		require.NoError(b, b.Client.Reschedule(b.Context(), "a", "buried", delayq.ProcessIn(time.Hour)))
+		require.NoError(b, b.Client.Reschedule(b.Context(), "a", "buried", delayq.ProcessIn(10*time.Minute)))
 		require.Equal(b, info.Snoozes, b.Get("a", "buried").Snoozes)
-		b.Pass(2 * time.Hour)
+		b.Pass(20 * time.Minute)
 		require.NotEmpty(b, b.State("a", "buried"))
 	})
 }

@@ -76,7 +76,7 @@ func TestKeysTakeTurns(t *testing.T) {
 		many(b, "small-", 10, delayq.Key("small"))
 		b.Pass(15 * time.Second)
 		require.Equal(b, []int{10}, s.counts(before+25, "small-"))
-		b.Pass(10 * time.Minute)
+		b.Pass(5 * time.Minute)
 		require.Len(b, s.all(), 510)
 		require.Empty(b, b.Stats("a").Keyed)
 		for _, key := range []string{"lane", "turn", "keyed"} {
@@ -105,7 +105,7 @@ func TestPlainJobsAreOneKeyMore(t *testing.T) {
 				for i, n := range s.counts(500, "plain-", "k0-", "k1-", "k2-", "k3-") {
 					require.InDelta(b, 100, n, 10, "the %dth", i)
 				}
-				b.Pass(10 * time.Minute)
+				b.Pass(3 * time.Minute)
 				require.Len(b, s.all(), 1500)
 			})
 		})
@@ -311,7 +311,7 @@ func TestPauseOfAKey(t *testing.T) {
 		require.NoError(b, c.HoldKey(ctx, "a", "k", time.Second), "the pause stays")
 		many(b, "k-", 3, delayq.Key("k"))
 		many(b, "other-", 3, delayq.Key("other"))
-		b.Pass(time.Hour)
+		b.Pass(10 * time.Minute)
 		require.Equal(b, []int{3}, s.counts(3, "other-"))
 		require.Len(b, s.all(), 3)
 		keys, err := b.Inspector.Keys(ctx, "a", "", 10)

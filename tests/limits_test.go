@@ -296,11 +296,11 @@ func TestRateOfStarts(t *testing.T) {
 		most    int // starts in any period
 		jobs    int
 	}{
-		{delayq.Per(50, time.Second), 3, 55, 1500},
-		{delayq.Per(50, time.Second).Burst(50), 2, 100, 500},
-		{delayq.Per(50, time.Second).Burst(1), 2, 51, 500},
-		{delayq.Per(50, time.Second).Strict(), 3, 50, 500},
-		{delayq.Per(50, time.Second).Burst(25).Strict(), 2, 50, 500},
+		{delayq.Per(50, time.Second), 3, 55, 300},
+		{delayq.Per(50, time.Second).Burst(50), 2, 100, 300},
+		{delayq.Per(50, time.Second).Burst(1), 2, 51, 300},
+		{delayq.Per(50, time.Second).Strict(), 3, 50, 300},
+		{delayq.Per(50, time.Second).Burst(25).Strict(), 2, 50, 300},
 		{delayq.Per(1, 100*time.Millisecond), 3, 2, 100},
 		{delayq.Per(1, 100*time.Millisecond).Strict(), 3, 1, 100},
 		{delayq.Per(2, time.Second).Strict(), 1, 2, 20},
@@ -349,7 +349,7 @@ func TestThreeServersStartAsManyJobsAsTheRateSays(t *testing.T) {
 		var c crowd
 		rate := delayq.Per(50, time.Second)
 		require.NoError(b, b.Client.SetLimits(b.Context(), "a", delayq.Limits{Rate: rate}))
-		for i := range 3200 {
+		for i := range 1200 {
 			b.Enqueue("a", fmt.Sprint(i))
 		}
 		b.Pass(time.Second)
@@ -357,16 +357,16 @@ func TestThreeServersStartAsManyJobsAsTheRateSays(t *testing.T) {
 		w := queuetest.NewWire(b.Redis)
 		b.ServeOn(w, "a", c.handler(10*time.Millisecond), delayq.Concurrency(8))
 		b.Serve("a", c.handler(10*time.Millisecond), delayq.Concurrency(8))
-		b.Pass(30 * time.Second)
+		b.Pass(10 * time.Second)
 		w.Lose(queuetest.Digest("take"))
 		require.NoError(b, first.Stop())
-		b.Pass(31 * time.Second)
+		b.Pass(11 * time.Second)
 		require.Equal(b, 1, w.Losses())
 		all := c.started()
-		n, _ := slices.BinarySearchFunc(all, all[0].Add(time.Minute), time.Time.Compare)
-		require.InDelta(b, 3000, n, float64(rate.MaxBurst()))
+		n, _ := slices.BinarySearchFunc(all, all[0].Add(20*time.Second), time.Time.Compare)
+		require.InDelta(b, 1000, n, float64(rate.MaxBurst()))
 		b.Pass(10 * time.Second)
-		require.Len(b, c.started(), 3200)
+		require.Len(b, c.started(), 1200)
 	})
 }
 

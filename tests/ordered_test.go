@@ -223,13 +223,13 @@ func TestPrunedJobHaltsNoKey(t *testing.T) {
 				return delayq.Permanent(errors.New("no"))
 			}
 			return nil
-		}), delayq.DeadLimit(100, time.Hour))
+		}), delayq.DeadLimit(100, 10*time.Minute))
 		b.Enqueue("a", "k/1", delayq.Key("k"))
 		b.Pass(time.Second)
 		b.Enqueue("a", "k/2", delayq.Key("k"))
-		b.Pass(50 * time.Minute)
+		b.Pass(9 * time.Minute)
 		require.Equal(b, []string{"k/1"}, l.of("k"))
-		b.Pass(11 * time.Minute)
+		b.Pass(2 * time.Minute)
 		require.Equal(b, []string{"k/1", "k/2"}, l.of("k"))
 	})
 }

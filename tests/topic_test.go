@@ -187,7 +187,7 @@ func TestPayloadsAreDecodedByTheNextRelease(t *testing.T) {
 		require.NoError(b, b.Client.Revive(b.Context(), "a", "bad"))
 		b.Pass(10 * time.Minute)
 		require.Equal(b, delayq.StateScheduled, b.State("a", "bad"))
-		b.Pass(2 * time.Hour)
+		b.Pass(68 * time.Minute * 6 / 5)
 		require.Equal(b, delayq.StateDead, b.State("a", "bad"))
 		require.Equal(b, 24, b.Get("a", "bad").Attempt)
 	})
