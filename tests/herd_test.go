@@ -19,7 +19,7 @@ import (
 // in vain again and again. One request serves more than ten jobs. (G5)
 func TestManyServersShareTheMoving(t *testing.T) {
 	t.Parallel()
-	jobs := max(8000, redistest.Size(20_000))
+	jobs := max(14_000, redistest.Size(20_000))
 	var mu sync.Mutex
 	requests := make(map[int]int)
 	run := func(b *queuetest.Bubble, servers int) {
