@@ -324,7 +324,7 @@ func TestExplore(t *testing.T) {
 // The exploration finds what is wrong with a script, and tells how to get there.
 func TestExploreFindsDefects(t *testing.T) {
 	t.Parallel()
-	for name, mutant := range map[string]struct {
+	defects := map[string]struct {
 		script, right, wrong string
 		scope                string
 	}{
@@ -360,7 +360,12 @@ func TestExploreFindsDefects(t *testing.T) {
 		"pause is carried out when it is late":  {"pause", "local told = replay(receipt, number)", "local told", "a program and an operator pause"},
 		"replace leaves the lease":              {"replace", "release(leases, running)", "", "a client interferes"},
 		"extend gives leases to others":         {"extend", "if owns(scores[i], jobs[at + 1] .. ' ' .. ending) then", "if scores[i] then", "handlers fail"},
-	} {
+	}
+	for i, name := range slices.Sorted(maps.Keys(defects)) {
+		if i%4 > 0 && redistest.Size(4) < 4 {
+			continue // DELAYQ_FULL=1 has all
+		}
+		mutant := defects[name]
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			changed := false

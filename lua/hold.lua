@@ -15,14 +15,14 @@
 -- Returns {'ok', now, state, before}: held or free, and the hold that there was, as pause writes a
 -- pause, with 0 as its beginning. before is empty if there was none.
 -- Cost: O(1).
--- Uses: now receipt control hold
+-- Uses: now receipt retold control hold
 local meta, receipt, operator = KEYS[1], KEYS[2], KEYS[3]
 local number, period, by, reason = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local channel, topic = ARGV[5], ARGV[6]
 
 local told = replay(receipt, number)
 if told then
-  return {'ok', now, string.match(told, '^(%S+) (.*)$')}
+  return retold(told)
 end
 local state, before = 'held', ''
 local was = redis.call('HMGET', meta, 'hold', 'holdby', 'holdwhy')

@@ -20,7 +20,7 @@
 -- Returns {'ok', now, state, before}: held, free, or full if so many other keys are held. Then
 -- nothing has changed. before is the end of the hold that there was, or '' if there was none.
 -- Cost: O(log N).
--- Uses: now receipt control ring place rouse hold_key free_keys
+-- Uses: now receipt retold control ring place rouse hold_key free_keys
 local held, turn, lane, ready, idle = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local receipt, operator = KEYS[6], KEYS[7]
 local number, key, period, most = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -28,7 +28,7 @@ local channel, topic = ARGV[5], ARGV[6]
 
 local told = replay(receipt, number)
 if told then
-  return {'ok', now, string.match(told, '^(%S+) (.*)$')}
+  return retold(told)
 end
 local state, before = 'held', redis.call('ZSCORE', held, key) or ''
 if period == 0 then

@@ -31,7 +31,7 @@
 -- Returns {'ok', now, answer, before}: set, or full if so many other keys have limits. Then nothing
 -- has changed. before is the rule until now, or '' if there was none.
 -- Cost: O(log N).
--- Uses: now receipt control place key_rule holder count_in uncount ring rouse free_keys
+-- Uses: now receipt retold control place key_rule holder count_in uncount ring rouse free_keys
 local rules, receipt, operator = KEYS[1], KEYS[2], KEYS[3]
 local meta, holders, leases, keyed = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local parked, turn, lane, ready, idle = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
@@ -41,7 +41,7 @@ local channel, topic = ARGV[5], ARGV[6]
 
 local told = replay(receipt, number)
 if told then
-  return {'ok', now, string.match(told, '^(%S+) (.*)$')}
+  return retold(told)
 end
 local answer = 'set'
 local before = redis.call('HGET', rules, key)

@@ -39,7 +39,7 @@ func TestLanesDoNotWaitForABacklog(t *testing.T) {
 	for _, n := range append(sizesOfTakes, 64) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			eachHand(t, func(t *testing.T, h *Hand) {
-				backlog := 5000
+				backlog := max(1500, redistest.Size(5000))
 				if n == 10 && !strings.HasSuffix(t.Name(), "miniredis") {
 					backlog = redistest.Size(100_000)
 				}

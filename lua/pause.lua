@@ -21,14 +21,14 @@
 -- (others have most pauses: nothing was done). before has the pauses that the call has ended or
 -- replaced, in the same format.
 -- Cost: O(1).
--- Uses: now receipt control
+-- Uses: now receipt retold control
 local meta, receipt, operator = KEYS[1], KEYS[2], KEYS[3]
 local number, verb, by, period, reason = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local most, channel, topic = tonumber(ARGV[6]), ARGV[7], ARGV[8]
 
 local told = replay(receipt, number)
 if told then
-  return {'ok', now, string.match(told, '^(%S+) (.*)$')}
+  return retold(told)
 end
 
 local before = redis.call('HMGET', meta, 'paused', 'until', 'pauses')

@@ -20,7 +20,7 @@
 -- job, or lost if its place is lost. Only with set anything has changed. Then before is start as it
 -- was, and otherwise it is ''.
 -- Cost: O(log N), and the record is read.
--- Uses: now receipt control ring place rouse reseat block
+-- Uses: now receipt retold control ring place rouse reseat block
 local pool, keyed, lane, receipt, blockers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local turn, ready, idle = KEYS[6], KEYS[7], KEYS[8]
 local number, id, start = ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -28,7 +28,7 @@ local channel, topic = ARGV[4], ARGV[5]
 
 local told = replay(receipt, number)
 if told then
-  return {'ok', now, string.match(told, '^(%S+) (.*)$')}
+  return retold(told)
 end
 local before = ''
 local answer, place, record = 'gone', redis.call('HGET', keyed, id), redis.call('HGET', pool, id)

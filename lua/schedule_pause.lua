@@ -19,14 +19,14 @@
 -- nothing was done), or none if there is no such schedule. before is the time since which it was
 -- paused (Unix ms), or '' if it was not.
 -- Cost: O(log N).
--- Uses: now receipt control schedule
+-- Uses: now receipt retold control schedule
 local slots, waiting, fired, receipt, operator = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local number, name, verb, nonce, slot = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local tick, channel, topic = tonumber(ARGV[6]), ARGV[7], ARGV[8]
 
 local told = replay(receipt, number)
 if told then
-  return {'ok', now, string.match(told, '^(%S+) (.*)$')}
+  return retold(told)
 end
 
 local state = state_of(redis.call('HGET', fired, name))

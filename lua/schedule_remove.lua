@@ -34,8 +34,8 @@
 -- Returns {'ok', now, state, before}: gone and the definition, at most its first 64 KiB, which have
 -- all but the end of a large payload, or none and '' if there is no such schedule.
 -- Cost: O(log N).
--- Uses: now receipt stats lease control ring schedule history unready expect place rouse free_keys
--- Uses: unblock end_run close_books holder straggler withdraw
+-- Uses: now receipt retold stats lease control ring schedule history unready expect place rouse
+-- Uses: free_keys unblock end_run close_books holder straggler withdraw
 local schedules, slots, waiting = KEYS[1], KEYS[2], KEYS[3]
 local fired, runs, receipt = KEYS[4], KEYS[5], KEYS[6]
 local pool, bucket, leases, dead, attempts = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
@@ -47,7 +47,7 @@ local number, name, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local told = replay(receipt, number)
 if told then
-  return {'ok', now, string.match(told, '^(%S+) (.*)$')}
+  return retold(told)
 end
 
 local state, before = 'none', redis.call('HGET', schedules, name)

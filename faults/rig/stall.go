@@ -15,9 +15,9 @@ const (
 	stallTick  = 20 * time.Millisecond
 )
 
-// Stalls notes each time that a process, or what it asks, stands still, until ctx ends. A busy machine
-// breaks bounds in real time that no fault of the history explains. ask may be nil; proc is empty if
-// what it asks concerns all.
+// Stalls notes each time that a process, or what it asks, stands still, until ctx ends. A busy
+// machine breaks bounds in real time that no fault of the history explains. ask may be nil; proc is
+// empty if what it asks concerns all.
 func (r *Recorder) Stalls(ctx context.Context, proc string, ask func(context.Context)) {
 	tick := time.NewTicker(stallTick)
 	defer tick.Stop()
