@@ -216,7 +216,7 @@ func (a *app) actOnNamed(cmd *cobra.Command, v *verb, b *bulk, topic string, nam
 	}
 	ctx := a.act(cmd.Context())
 	var sum tally
-	var stopped, silent error // silent: the audit does not have what was done
+	var stopped error
 	for some := range slices.Chunk(ids, chunk) {
 		var errs []error
 		act := v.past
@@ -225,12 +225,12 @@ func (a *app) actOnNamed(cmd *cobra.Command, v *verb, b *bulk, topic string, nam
 		} else if b.state != "" {
 			errs = v.inStates(ctx, client, topic, some, []delayq.State{delayq.State(b.state)})
 		} else {
-			var err error
-			if errs, err = v.batch(ctx, client, topic, some); err != nil {
-				silent = err
-			}
+			var silent error
+			errs, silent = v.batch(ctx, client, topic, some)
+			_ = a.acted(silent) // it is about the audit
 		}
 		for i, id := range some {
+			errs[i] = a.acted(errs[i])
 			r := &actedRecord{jobRef: refOf(topic, id), Done: errs[i] == nil && !b.dryRun, Act: act, Error: errorText(bare(errs[i]))}
 			sum.add(errs[i])
 			if r.Error != "" && !a.tabular() {
@@ -258,9 +258,6 @@ func (a *app) actOnNamed(cmd *cobra.Command, v *verb, b *bulk, topic string, nam
 	}
 	if stopped != nil && sum.done == 0 {
 		return stopped
-	}
-	if silent != nil {
-		return silent
 	}
 	return sum.result()
 }

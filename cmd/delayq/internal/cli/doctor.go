@@ -83,7 +83,7 @@ cause. The exit code is 1 if something was found that is not repaired.`,
 						a.say("… %s more in %s", number(total-listed), topic)
 					}
 				}
-				if err != nil {
+				if err = a.acted(err); err != nil {
 					_ = p.end(nil) // the error below is the one to report
 					return err
 				}

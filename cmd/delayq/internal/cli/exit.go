@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -48,6 +49,47 @@ func badFile(format string, args ...any) error {
 	return &exitCode{exitConfig, fmt.Sprintf(format, args...)}
 }
 
+// unrecorded splits the error of an act into what has failed, and what says that the act is done
+// and not in the audit.
+func unrecorded(err error) (failed, silent error) {
+	if !errors.Is(err, delayq.ErrNotAudited) {
+		return err, nil
+	}
+	var list []error
+	if many, ok := err.(interface{ Unwrap() []error }); ok {
+		list = many.Unwrap()
+	}
+	if len(list) == 0 || slices.Contains(list, delayq.ErrNotAudited) { // beside its cause
+		return nil, err
+	}
+	var rest, about []error
+	for _, one := range list {
+		if errors.Is(one, delayq.ErrNotAudited) {
+			about = append(about, one)
+		} else {
+			rest = append(rest, one)
+		}
+	}
+	return errors.Join(rest...), errors.Join(about...)
+}
+
+// ended returns the error of a command that has ended with err. It says which acts are done and not
+// in the audit.
+func (a *app) ended(err error) error {
+	if err = a.acted(err); a.silences == 0 {
+		return err
+	}
+	text := errorText(a.silent)
+	if a.silences > 1 {
+		text += fmt.Sprintf("; %s more not recorded", number(a.silences-1))
+	}
+	a.say("error: %s", text)
+	if err == nil {
+		return &exitCode{code: exitPartly}
+	}
+	return err
+}
+
 // report writes an error to stderr and returns its exit code.
 func (a *app) report(ctx context.Context, err error) int {
 	code := codeOf(err)
@@ -88,15 +130,6 @@ func codeOf(err error) int {
 		return exitDone
 	case errors.As(err, &own):
 		return own.code
-	case errors.Is(err, delayq.ErrNotAudited): // it is done
-		return exitPartly
-	}
-	return causeOf(err)
-}
-
-// causeOf is codeOf for an error of Redis or of the library, whatever the audit has.
-func causeOf(err error) int {
-	switch {
 	case errors.Is(err, delayq.ErrNotFound):
 		return exitNotFound
 	case isConflict(err):

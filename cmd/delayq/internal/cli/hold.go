@@ -74,7 +74,7 @@ a topic until somebody resumes it, use delayq pause.`,
 				} else {
 					err = client.Hold(a.act(cmd.Context()), topic, length, reason)
 				}
-				if err != nil {
+				if err = a.acted(err); err != nil {
 					return err
 				}
 			}

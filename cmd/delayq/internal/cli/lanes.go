@@ -265,7 +265,7 @@ func (a *app) changeKey(cmd *cobra.Command, topic, key string, c *keyChange) err
 	}
 	ctx := a.act(cmd.Context())
 	if limits {
-		err = a.setKeyLimits(ctx, client, topic, key, c)
+		err = a.acted(a.setKeyLimits(ctx, client, topic, key, c))
 	}
 	switch {
 	case err != nil:
@@ -276,7 +276,7 @@ func (a *app) changeKey(cmd *cobra.Command, topic, key string, c *keyChange) err
 	case c.resume:
 		err = client.ResumeKey(ctx, topic, key)
 	}
-	return err
+	return a.acted(err)
 }
 
 // setKeyLimits changes the limits of a key. What no flag names is kept.

@@ -83,5 +83,5 @@ func run(ctx context.Context, p *process) int {
 	if flushed := a.flush(); err == nil {
 		err = flushed
 	}
-	return a.report(ctx, err)
+	return a.report(ctx, a.ended(err))
 }

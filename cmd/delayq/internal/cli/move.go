@@ -63,7 +63,7 @@ it is never lost. If it starts in between, it may run in both.`,
 			ctx := a.act(cmd.Context())
 			return inTurn(ctx, p, "job", ids, func(id string) (*moveRecord, error) {
 				r := &moveRecord{jobRef: refOf(from, id), To: to}
-				stored, err := move(ctx, client, from, id, to, revive)
+				stored, err := a.move(ctx, client, from, id, to, revive)
 				if err == nil {
 					r.Due = stamp(stored.Due)
 				}
@@ -77,7 +77,7 @@ it is never lost. If it starts in between, it may run in both.`,
 
 // move moves a job. The order of its steps decides what a failure leaves: the job in both topics,
 // but never in none.
-func move(ctx context.Context, c *delayq.Client, from, id, to string, revive bool) (*delayq.Job, error) {
+func (a *app) move(ctx context.Context, c *delayq.Client, from, id, to string, revive bool) (*delayq.Job, error) {
 	info, err := c.Get(ctx, from, id)
 	switch {
 	case err != nil:
@@ -90,20 +90,31 @@ func move(ctx context.Context, c *delayq.Client, from, id, to string, revive boo
 		return nil, &exitCode{exitConflict, "the job is done"}
 	}
 	stored, err := c.Enqueue(ctx, to, id, info.Payload, info.Options()...)
+	if errors.Is(err, delayq.ErrUnknownOutcome) {
+		return nil, fmt.Errorf("the job may be in both topics: %w", err)
+	}
 	if err != nil {
 		return nil, err
 	}
-	err = library.ActOn(ctx, c, info, delayq.Cancel())
-	if errors.Is(err, delayq.ErrNotFound) { // it has started, or somebody has acted on it
-		if _, err := c.Dequeue(ctx, to, id); err != nil && !errors.Is(err, delayq.ErrNotFound) {
-			return nil, fmt.Errorf("the job started or changed before it was moved, and its copy in %q remains: %w", to, err)
-		}
-		return nil, &exitCode{exitConflict, "the job started or changed before it was moved"}
-	}
-	if err != nil {
+	err = a.acted(library.ActOn(ctx, c, info, delayq.Cancel()))
+	switch {
+	case err == nil:
+		return stored, nil
+	case errors.Is(err, delayq.ErrUnknownOutcome):
+		return nil, fmt.Errorf("the job may be in both topics: %w", err)
+	case !errors.Is(err, delayq.ErrNotFound):
 		return nil, fmt.Errorf("the job is in both topics: %w", err)
 	}
-	return stored, nil
+	// It has started, or somebody has acted on it.
+	_, err = c.Dequeue(ctx, to, id)
+	err = a.acted(err)
+	switch {
+	case errors.Is(err, delayq.ErrUnknownOutcome):
+		return nil, fmt.Errorf("the job started or changed before it was moved, and its copy in %q may remain: %w", to, err)
+	case err != nil && !errors.Is(err, delayq.ErrNotFound):
+		return nil, fmt.Errorf("the job started or changed before it was moved, and its copy in %q remains: %w", to, err)
+	}
+	return nil, &exitCode{exitConflict, "the job started or changed before it was moved"}
 }
 
 // idsOrTopics completes jobs of the first topic, and from the second one on topics too.

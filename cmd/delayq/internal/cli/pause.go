@@ -33,7 +33,8 @@ stored. The pause has the name in --actor; a second one with the same name repla
 				return err
 			}
 			for _, topic := range args {
-				if err := client.Pause(a.act(cmd.Context()), topic, delayq.Pause{By: a.actor, Reason: reason, For: length}); err != nil {
+				pause := delayq.Pause{By: a.actor, Reason: reason, For: length}
+				if err := a.acted(client.Pause(a.act(cmd.Context()), topic, pause)); err != nil {
 					return err
 				}
 			}
@@ -77,7 +78,7 @@ others have paused it.`,
 				} else {
 					err = client.Resume(a.act(cmd.Context()), topic, by)
 				}
-				if err != nil {
+				if err = a.acted(err); err != nil {
 					return err
 				}
 			}

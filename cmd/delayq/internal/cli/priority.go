@@ -44,7 +44,7 @@ priority when it is ready again. "--ahead 0s" takes the priority away.`,
 			if err != nil {
 				return err
 			}
-			if err := client.SetPriority(a.act(cmd.Context()), args[0], id, start); err != nil {
+			if err := a.acted(client.SetPriority(a.act(cmd.Context()), args[0], id, start)); err != nil {
 				return err
 			}
 			r := &priorityRecord{refOf(args[0], id), seconds(start)}

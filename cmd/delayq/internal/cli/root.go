@@ -33,6 +33,9 @@ type app struct {
 	offset *time.Duration // of Redis's clock from ours; nil: not known yet
 	rdb    redis.UniversalClient
 	buffer *bufio.Writer // of stdout
+
+	silent   error // of the first act that is done and not in the audit
+	silences int   // how many there are
 }
 
 // The groups in which help lists the commands.
@@ -317,7 +320,20 @@ func (a *app) note(ctx context.Context, c *delayq.Client, act, topic, id, filter
 		a.say("it is not in the audit: this user of Redis has no right to that")
 		return nil
 	}
-	return err
+	return a.acted(err)
+}
+
+// acted returns what has failed of an act that has ended with err. An act that is done and not in
+// the audit has not failed: the command goes on, and says so at its end.
+func (a *app) acted(err error) error {
+	failed, silent := unrecorded(err)
+	if silent != nil {
+		if a.silent == nil {
+			a.silent = silent
+		}
+		a.silences++
+	}
+	return failed
 }
 
 // counted checks the number of arguments. most below 0 is no limit.

@@ -252,7 +252,7 @@ changes one.`,
 			if err != nil {
 				return err
 			}
-			if err := client.EditSchedule(a.act(cmd.Context()), args[0], args[1], change); err != nil {
+			if err := a.acted(client.EditSchedule(a.act(cmd.Context()), args[0], args[1], change)); err != nil {
 				return err
 			}
 			insp, err := a.inspector()

@@ -454,6 +454,7 @@ func (a *app) performSync(ctx context.Context, steps []*syncRecord) error {
 	})
 	var sum tally
 	for i, s := range steps {
+		errs[i] = a.acted(errs[i])
 		s.Done, s.Error = errs[i] == nil, errorText(errs[i])
 		if sum.add(errs[i]); s.Error != "" && !a.tabular() {
 			a.say("%s: %s", s.text(), s.Error)

@@ -224,7 +224,7 @@ func (a *app) addSchedule(cmd *cobra.Command, client *delayq.Client, r *taskAdde
 	r.Spec = spec.String()
 	ctx := a.act(cmd.Context())
 	if f.replace {
-		return client.Schedule(ctx, r.Topic, r.Name, spec, payload, append(opts, delayq.DiscardEdits())...)
+		return a.acted(client.Schedule(ctx, r.Topic, r.Name, spec, payload, append(opts, delayq.DiscardEdits())...))
 	}
 	insp, err := a.inspector()
 	if err != nil {
@@ -237,7 +237,7 @@ func (a *app) addSchedule(cmd *cobra.Command, client *delayq.Client, r *taskAdde
 	case !errors.Is(err, delayq.ErrNotFound):
 		return err
 	}
-	if err := client.Schedule(ctx, r.Topic, r.Name, spec, payload, append(opts, delayq.IfAbsent())...); err != nil {
+	if err := a.acted(client.Schedule(ctx, r.Topic, r.Name, spec, payload, append(opts, delayq.IfAbsent())...)); err != nil {
 		return err
 	}
 	// Somebody else may have added another one in between, which has not been changed.

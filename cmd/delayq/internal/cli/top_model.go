@@ -296,13 +296,18 @@ func (m *top) load(msg topLoaded) {
 }
 
 func (m *top) acted(msg topActed) {
+	failed, silent := unrecorded(msg.err)
 	text := msg.text
-	if msg.err != nil {
-		text = errorText(bare(msg.err))
+	if failed != nil {
+		text = errorText(bare(failed))
 	}
-	if refused(orNil(msg.err)) {
+	if refused(orNil(failed)) {
 		m.readOnly = true
 		text = "refused by Redis, so the keys that act are left out from now on: " + text
+	}
+	if silent != nil {
+		_, why, _ := strings.Cut(silent.Error(), delayq.ErrNotAudited.Error()+": ")
+		text += ", but not recorded in the audit: " + why
 	}
 	m.say(text)
 }

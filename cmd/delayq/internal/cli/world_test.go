@@ -40,6 +40,7 @@ type world struct {
 	width    int
 	ctx      context.Context
 	down     bool // Redis cannot be reached
+	dialer   dialer
 	text     strings.Builder
 	hidden   []string // what is different in every execution, each before what is shown instead
 	server   string   // ID of the server of mail:welcome
@@ -139,6 +140,9 @@ func (w *world) process(args []string, out, errs io.Writer) *process {
 func (w *world) dial(c *connection) (redis.UniversalClient, error) {
 	if w.down {
 		return dial(&connection{url: "unix:///nonexistent/redis.sock", timeout: c.timeout})
+	}
+	if w.dialer != nil {
+		return w.dialer(c)
 	}
 	return w.Redis.Client(), nil
 }
