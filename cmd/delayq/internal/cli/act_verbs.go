@@ -100,7 +100,9 @@ func (a *app) verbs() []*verb {
 	}, {
 		name: "reschedule", past: "rescheduled", short: "Give jobs another due time",
 		long: `Give scheduled or ready jobs another due time: the same one with --in or --at, or each its
-own and --by more. A negative --by makes jobs due earlier.`,
+own and --by more. A negative --by makes jobs due earlier. --by reads the jobs first.
+A job that then leaves its state, or is scheduled and gets another due time, is left
+alone, and the output says so.`,
 		example: `  delayq reschedule order:cancel order-42 --in 30m
   delayq reschedule mail:welcome --state ready --all --in 1h --spread 10m
   delayq reschedule mail:welcome --until "tomorrow 0:00" --by +24h`,
@@ -132,7 +134,7 @@ own and --by more. A negative --by makes jobs due earlier.`,
 		action: func() delayq.Action { return delayq.Reschedule(when) },
 		batch: func(ctx context.Context, c *delayq.Client, topic string, ids []string) ([]error, error) {
 			if by != 0 {
-				return shiftNamed(ctx, c, topic, ids, by)
+				return shiftNamed(ctx, c, topic, ids, by), nil
 			}
 			return reschedule(func() delayq.DueOption { return when })(ctx, c, topic, ids)
 		},
@@ -199,15 +201,20 @@ func (v *verb) inStates(ctx context.Context, c *delayq.Client, topic string, ids
 		if !slices.Contains(states, r.Job.State) {
 			return &exitCode{exitConflict, fmt.Sprintf("the job is %s and not %s", r.Job.State, either(states))}
 		}
-		err := library.ActOn(ctx, c, r.Job, v.action())
-		if !errors.Is(err, delayq.ErrNotFound) {
-			return err
-		}
-		if now, other := c.Get(ctx, topic, ids[i]); other == nil {
-			return &exitCode{exitConflict, fmt.Sprintf("the job was %s, has changed meanwhile and is %s", r.Job.State, now.State)}
-		}
-		return err
+		return actAsRead(ctx, c, r.Job, v.action())
 	})
+}
+
+// actAsRead acts on a job that was read, unless it has changed since.
+func actAsRead(ctx context.Context, c *delayq.Client, info *delayq.JobInfo, action delayq.Action) error {
+	err := library.ActOn(ctx, c, info, action)
+	if !errors.Is(err, delayq.ErrNotFound) {
+		return err
+	}
+	if now, other := c.Get(ctx, info.Topic, info.ID); other == nil {
+		return &exitCode{exitConflict, fmt.Sprintf("the job was %s, has changed meanwhile and is %s", info.State, now.State)}
+	}
+	return err
 }
 
 // either lists states.
