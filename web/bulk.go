@@ -45,6 +45,7 @@ type bulkState struct {
 	stopped bool
 	by      string // who stopped it
 	err     error
+	silent  bool // the audit lacks it
 }
 
 func (b *bulks) init() { b.ctx, b.cancel = context.WithCancel(context.Background()) }
@@ -92,7 +93,8 @@ func (b *bulks) start(h *Handler, v *view, p *actInput, expected int64) (int64, 
 		if sum != nil {
 			r.state.sum = *sum
 		}
-		r.state.err, r.state.ended, r.state.stopped = err, time.Now(), ctx.Err() != nil
+		r.state.err, r.state.silent = unrecorded(err)
+		r.state.ended, r.state.stopped = time.Now(), ctx.Err() != nil
 		b.mu.Unlock()
 		h.shared.forget()
 	})
@@ -116,9 +118,10 @@ type bulkRow struct {
 	Stopped  bool         `json:"stopped,omitempty"`
 	By       string       `json:"stopped_by,omitempty"`
 	Error    string       `json:"error,omitempty"`
-	More     bool         `json:"more,omitempty"` // jobs are left
-	URL      string       `json:"-"`              // of the jobs; empty if it would tell what was searched for
-	Again    string       `json:"-"`              // of the confirmation to go on with them
+	Silent   bool         `json:"unrecorded,omitempty"` // the audit lacks it
+	More     bool         `json:"more,omitempty"`       // jobs are left
+	URL      string       `json:"-"`                    // of the jobs; empty if it would tell what was searched for
+	Again    string       `json:"-"`                    // of the confirmation to go on with them
 	now      time.Time
 }
 
@@ -166,7 +169,7 @@ func (b *bulks) rows(v *view) (rows []bulkRow) {
 		row := bulkRow{
 			Run: r.id, Do: r.do, Topic: r.topic, State: r.filter.query.State, Actor: r.actor, Began: utc(r.began), Ended: utc(s.ended),
 			Expected: r.expected, Matched: s.sum.Matched, Done: s.sum.Done, Skipped: s.sum.Skipped, Failed: s.sum.Failed, Stopped: s.stopped, By: s.by,
-			More: s.sum.Next != "" && !s.ended.IsZero(), now: time.Now(),
+			Silent: s.silent, More: s.sum.Next != "" && !s.ended.IsZero(), now: time.Now(),
 		}
 		if !r.filter.secret() || v.h.opens(v, r.topic) {
 			values := r.filter.values()

@@ -65,7 +65,7 @@ func (h *Handler) pause(v *view) (any, error) {
 		return nil, mistake("new", "%s", v.T("error.newtopic", visible(v.Topic)))
 	}
 	defer h.shared.forget()
-	if err := h.o.client.Pause(v.acting(), v.Topic, p); err != nil {
+	if err := v.acted(h.o.client.Pause(v.acting(), v.Topic, p)); err != nil {
 		return nil, err
 	}
 	return redirect(v.Link("topic", "topic", v.Topic, "did", "pause")), nil
@@ -77,7 +77,7 @@ func (h *Handler) resume(v *view) (any, error) {
 		return nil, err
 	}
 	defer h.shared.forget()
-	if err := h.o.client.ResumeAll(v.acting(), v.Topic); err != nil {
+	if err := v.acted(h.o.client.ResumeAll(v.acting(), v.Topic)); err != nil {
 		return nil, err
 	}
 	return redirect(v.Link("topic", "topic", v.Topic, "did", "resume")), nil
@@ -137,11 +137,11 @@ func (h *Handler) editTopic(v *view) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := c.Hold(ctx, v.Topic, d, v.form("because")); err != nil {
+		if err := v.acted(c.Hold(ctx, v.Topic, d, v.form("because"))); err != nil {
 			return nil, err
 		}
 	case "release":
-		if err := c.EndHold(ctx, v.Topic); err != nil {
+		if err := v.acted(c.EndHold(ctx, v.Topic)); err != nil {
 			return nil, err
 		}
 	case "limits":
@@ -149,7 +149,7 @@ func (h *Handler) editTopic(v *view) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := c.SetLimits(ctx, v.Topic, l); err != nil {
+		if err := v.acted(c.SetLimits(ctx, v.Topic, l)); err != nil {
 			return nil, err
 		}
 	}
@@ -383,7 +383,8 @@ func (h *Handler) enqueue(v *view) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := library.Note(ctx, h.o.client, "enqueue", topic, job.ID, "due "+job.Due.UTC().Format(time.RFC3339Nano), 1); err != nil {
+	text := "due " + job.Due.UTC().Format(time.RFC3339Nano)
+	if err := v.acted(library.Note(ctx, h.o.client, "enqueue", topic, job.ID, text, 1)); err != nil {
 		return nil, err
 	}
 	return redirect(v.Link("job", "topic", topic, "id", job.ID, "did", "enqueue")), nil
@@ -434,7 +435,7 @@ func (h *Handler) newSchedule(v *view) (any, error) {
 		return nil, &refusal{http.StatusConflict, v.T("error.schedule"), "name"}
 	}
 	defer h.shared.forget()
-	if err := h.o.client.Schedule(v.acting(), topic, name, spec, payload, list...); err != nil {
+	if err := v.acted(h.o.client.Schedule(v.acting(), topic, name, spec, payload, list...)); err != nil {
 		return nil, err
 	}
 	return redirect(v.Link("schedule", "topic", topic, "name", name, "did", "schedule")), nil
@@ -463,7 +464,7 @@ func (h *Handler) editSchedule(v *view) (any, error) {
 	default:
 		return nil, errNoPage
 	}
-	if err != nil {
+	if err := v.acted(err); err != nil {
 		return nil, err
 	}
 	return redirect(to), nil

@@ -139,7 +139,7 @@ func (h *Handler) editKey(v *view) (any, error) {
 		err = c.SetKeyLimits(ctx, v.Topic, key, l)
 	}
 	h.shared.forget() // also after an error, whose outcome can be unknown
-	if err != nil {
+	if err := v.acted(err); err != nil {
 		return nil, err
 	}
 	return redirect(v.Link("key", "topic", v.Topic, "key", key, "did", "key-"+do)), nil

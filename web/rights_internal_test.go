@@ -100,7 +100,7 @@ func (p *ruling) authorize(_ *http.Request, right Right, topic string) error {
 }
 
 // rightsWorld returns a page of a queue with a topic "t" and two bulk runs that go on for hours.
-func rightsWorld(t *testing.T) (*Handler, *ruling) {
+func rightsWorld(t *testing.T) (*delayqtest.TestQueue, *Handler, *ruling) {
 	q := delayqtest.Start(t)
 	ctx := context.Background()
 	put := func(topic, id string, opts ...delayq.JobOption) {
@@ -122,7 +122,7 @@ func rightsWorld(t *testing.T) (*Handler, *ruling) {
 		w := send(h, http.MethodPost, "act", "topic=t&state=scheduled&prefix=p-&all=1&do="+do, url.Values{"typed": {"t"}, "pace": {"1"}})
 		require.Equal(t, http.StatusSeeOther, w.Code, w.Body.String())
 	}
-	return h, p
+	return q, h, p
 }
 
 func send(h *Handler, method, page, query string, form url.Values) *httptest.ResponseRecorder {
@@ -150,7 +150,7 @@ func TestEveryRouteNeedsItsRight(t *testing.T) {
 					continue
 				}
 				where := method + " " + name + "?" + n.query
-				h, p := rightsWorld(t)
+				_, h, p := rightsWorld(t)
 				mine := func(topic string) bool { return topic == "t" || n.none && topic == "" }
 				p.refused = func(right Right, topic string) bool { return right == n.right && mine(topic) }
 				no := http.StatusForbidden

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,6 +27,7 @@ type view struct {
 	query    url.Values
 	mistakes map[string]string // by the fields of a form; "": of the whole
 	views    map[string]bool   // the topics about which Authorize was asked: see Handler.views
+	silent   bool              // an act is done, and the audit lacks it
 
 	Page   string
 	Topic  string
@@ -225,6 +227,9 @@ func (v *view) notAllowed() {
 func (v *view) show(data any) {
 	switch d := data.(type) {
 	case redirect:
+		if v.silent { // all redirects have parameters
+			d += "&unrecorded=1"
+		}
 		v.w.Header().Set("Location", string(d))
 		v.w.WriteHeader(http.StatusSeeOther)
 	case download:
@@ -324,11 +329,15 @@ func (v *view) with() string {
 	return "?" + q.Encode()
 }
 
-// changed returns the parameters without those of language and theme, and with one set.
+// passing are the parameters that the links of a page do not take along: those of language and
+// theme, and what an act has done that led to the page.
+var passing = []string{"lang", "theme", "did", "n", "failed", "unrecorded"}
+
+// changed returns the parameters without those that pass, and with one set.
 func (v *view) changed(name, value string) url.Values {
 	q := make(url.Values, len(v.query))
 	for k, list := range v.query {
-		if k != "lang" && k != "theme" && k != "did" && k != "n" && k != "failed" {
+		if !slices.Contains(passing, k) {
 			q[k] = list
 		}
 	}
@@ -406,3 +415,6 @@ func (v *view) Did() string {
 	}
 	return text
 }
+
+// Unrecorded reports whether the audit lacks the act that led to this page.
+func (v *view) Unrecorded() bool { return v.query.Get("unrecorded") == "1" }
