@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,6 +25,7 @@ type explanationRecord struct {
 	Reasons []reasonRecord `json:"reasons"`
 	// What holds in the runs of the job, if it is there and not done.
 	Settings []settingRecord `json:"settings,omitempty"`
+	left     []int           // the retries that are left by these settings
 }
 
 // A settingRecord is a value that holds in the runs of a job, and who has set it.
@@ -43,7 +47,28 @@ func explanationOf(topic, id string, found *delayq.Explanation) *explanationReco
 	for _, s := range found.Settings {
 		r.Settings = append(r.Settings, settingRecord(s))
 	}
+	if r.left = retriesLeft(found); len(r.left) > 0 {
+		r.Job.RetriesLeft = r.left[0]
+	}
 	return r
+}
+
+// retriesLeft returns how many retries a job has left by what holds in its runs, the fewest first
+// if its servers differ. It returns nil if that is unknown, and for a done job.
+func retriesLeft(found *delayq.Explanation) (list []int) {
+	for _, s := range found.Settings {
+		if s.Name != "retries" {
+			continue
+		}
+		job := found.Job.Job
+		job.Retries = delayq.Unlimited
+		if n, err := strconv.Atoi(s.Value); err == nil {
+			job.Retries = n
+		}
+		list = append(list, job.RetriesLeft())
+	}
+	slices.SortFunc(list, func(a, b int) int { return cmp.Compare(uint(a), uint(b)) }) // unlimited is the most
+	return slices.Compact(list)
 }
 
 // A reasonRecord is one reason. Each code has its own fields.
@@ -140,10 +165,22 @@ func (a *app) showExplanation(w io.Writer, r *explanationRecord) error {
 		pairs = append(pairs, "  "+string(reason.Code), reason.Text)
 	}
 	if j := r.Job; j != nil {
-		pairs = append(pairs, "  due", a.when(time.Time(j.Due)), "  enqueued", a.when(time.Time(j.Enqueued)), "  attempt", strconv.Itoa(j.Attempt))
+		pairs = append(pairs, "  due", a.when(time.Time(j.Due)), "  enqueued", a.when(time.Time(j.Enqueued)), "  attempt", attemptText(r))
 	}
 	for _, one := range r.Settings {
 		pairs = append(pairs, "  "+one.Name, one.Value+", "+string(one.By))
 	}
 	return a.fields(w, pairs...)
+}
+
+// attemptText writes which attempt a job is at, and how many retries it has left.
+func attemptText(r *explanationRecord) string {
+	var left []string
+	for _, n := range r.left {
+		left = append(left, retries(n))
+	}
+	if len(left) == 0 {
+		return strconv.Itoa(r.Job.Attempt)
+	}
+	return fmt.Sprintf("%d, retries left: %s", r.Job.Attempt, strings.Join(left, " or "))
 }
