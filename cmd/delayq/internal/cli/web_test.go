@@ -2,11 +2,18 @@ package cli
 
 import (
 	"bufio"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -60,20 +67,36 @@ func TestWebUsage(t *testing.T) {
 	require.NoError(t, os.WriteFile(bad, []byte("alice:secret\n"), 0o600))
 	empty := filepath.Join(t.TempDir(), "users")
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
-	for _, args := range [][]string{
-		{"--listen", ":0"}, {"--listen", "0.0.0.0:0"}, {"--listen", "192.0.2.1:0"}, {"--listen", "[::]:0"}, {"--listen", "here"},
-		{"--auth-file", bad}, {"--auth-file", empty}, {"--auth-file", "/nothing"}, {"--auth-file", bad, "--trust-user-header", "X"},
-		{"--trust-user-header", "X-User"}, {"--trust-proxy", "10.0.0.0/8"}, {"--trust-user-header", "X", "--trust-proxy", "ten"},
-		{"--no-auth", "--auth-file", bad}, {"--trusted-origin", "here"}, {"--language", "de"}, {"--every", "1ms"}, {"-o", "json"}, {"x"},
-	} {
+	seen := map[string]bool{}
+	refused := func(code int, want string, args ...string) {
+		t.Helper()
 		r := cli.do("", append([]string{"web"}, args...)...)
-		want := exitUsage
-		if len(args) == 2 && args[0] == "--auth-file" { // the flags are right
-			want = exitConfig
-		}
-		require.Equal(t, want, r.code, "%v: %s", args, r.err)
+		require.Equal(t, code, r.code, "%v: %s", args, r.err)
 		require.NotContains(t, r.err, "secret")
+		require.Contains(t, r.err, want, args)
+		text, _, _ := strings.Cut(strings.TrimPrefix(r.err, "error: "), "\n")
+		seen[text] = true
 	}
+	for _, address := range []string{":0", "0.0.0.0:0", "192.0.2.1:0", "[::]:0"} {
+		want := "others can reach " + address + ": it needs --auth-file, or --trust-user-header with --trust-proxy, or an explicit --no-auth"
+		refused(exitUsage, want, "--listen", address)
+	}
+	refused(exitUsage, `the address "here" must be HOST:PORT or :PORT`, "--listen", "here")
+	refused(exitConfig, "delayqd web --add-user writes such a line", "--auth-file", bad)
+	refused(exitConfig, "it has no users", "--auth-file", empty)
+	refused(exitConfig, "no such file", "--auth-file", "/nothing")
+	refused(exitUsage, "--auth-file and --trust-user-header exclude each other", "--auth-file", bad, "--trust-user-header", "X")
+	for _, args := range [][]string{{"--trust-user-header", "X-User"}, {"--trust-proxy", "10.0.0.0/8"}} {
+		refused(exitUsage, "--trust-user-header and --trust-proxy need each other: anybody can send a header", args...)
+	}
+	refused(exitUsage, `--trust-proxy "ten": must be an address or a range such as 10.0.0.0/8`, "--trust-user-header", "X", "--trust-proxy", "ten")
+	refused(exitUsage, "--no-auth excludes --auth-file and --trust-user-header", "--no-auth", "--auth-file", bad)
+	refused(exitUsage, `--trusted-origin "here": must be a scheme and a host, such as https://admin.example.com`, "--trusted-origin", "here")
+	refused(exitUsage, `Language("de"): must be one of `, "--language", "de")
+	refused(exitUsage, "Every(1ms): must be from 500ms", "--every", "1ms")
+	refused(exitUsage, "-o json: web serves pages; each has a .json beside it", "-o", "json")
+	refused(exitUsage, "takes no arguments", "x")
+	everyTextIsSeen(t, "web.go", "usage", seen)
 }
 
 func TestWebLogin(t *testing.T) {
@@ -130,29 +153,72 @@ func userLine(name, password string) string {
 	return name + ":" + string(hash)
 }
 
-// A password file that is not safe is a mistake, and no message has a password in it.
+// A password file that is not safe is a mistake, which says what is expected, and no message has a
+// password in it.
 func TestPasswordFiles(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "users")
 	weak, err := bcrypt.GenerateFromPassword([]byte("x"), bcrypt.MinCost)
 	require.NoError(t, err)
 	good := userLine("ann", "hunter-hunter")
-	for text, want := range map[string]string{
-		"ann:hunter2": "line 1: the password is not hashed with bcrypt", "\n# x\nann": "line 3: the password is not hashed", ":" + good[4:]: "line 1 has no name",
-		"ann:" + string(weak): "the cost of the hash is 4; expected 10 to 15", good + ":admin": "after the hash only :read", good + "\n" + good: "line 2: the name is there twice",
-		"# nobody\n": "it has no users", strings.Repeat("#\n", 1<<20): "has more than",
-	} {
-		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	seen := map[string]bool{}
+	refused := func(want string) {
+		t.Helper()
 		_, err := readUsers(file)
-		require.ErrorContains(t, err, want)
+		require.EqualError(t, err, strings.ReplaceAll(want, "FILE", file))
 		require.NotContains(t, err.Error(), "hunter")
 		require.Equal(t, exitConfig, codeOf(err))
+		seen[want] = true
 	}
+	refused("--auth-file: stat FILE: no such file or directory")
+	for text, want := range map[string]string{
+		"ann:hunter2":  "line 1: the password is not hashed with bcrypt; delayqd web --add-user writes such a line",
+		"\n# x\nann":   "line 3: the password is not hashed with bcrypt; delayqd web --add-user writes such a line",
+		":" + good[4:]: "line 1 has no name; expected name:hash", " ann :" + good[4:]: "line 1 has no name; expected name:hash",
+		"ann:" + string(weak): "line 1: the cost of the hash is 4; expected 10 to 15",
+		good + ":admin":       "line 1: after the hash only :read is allowed", good + "\n" + good: "line 2: the name is there twice",
+		"# nobody\n": "it has no users",
+	} {
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		refused("--auth-file FILE: " + want)
+	}
+	require.NoError(t, os.WriteFile(file, []byte(strings.Repeat("#\n", 1<<20)), 0o600))
+	refused("--auth-file: FILE: has more than 1,048,576 bytes")
 	require.NoError(t, os.WriteFile(file, []byte(good), 0o600))
 	for mode, fine := range map[os.FileMode]bool{0o600: true, 0o640: true, 0o400: true, 0o644: false, 0o666: false, 0o660: false, 0o602: false} {
 		require.NoError(t, os.Chmod(file, mode))
+		if !fine {
+			refused(fmt.Sprintf("--auth-file FILE: others can read or write it (mode %04o); expected 0640 or 0600", mode))
+			continue
+		}
 		_, err := readUsers(file)
-		require.Equal(t, fine, err == nil, "%o: %v", mode, err)
+		require.NoError(t, err, "%o", mode)
 	}
+	everyTextIsSeen(t, "web_users.go", "badFile", seen)
+}
+
+// everyTextIsSeen fails if a file calls a function with a format that is none of the texts seen.
+func everyTextIsSeen(t *testing.T, file, function string, seen map[string]bool) {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+	require.NoError(t, err)
+	formats := 0
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok {
+			return true
+		}
+		if name, is := call.Fun.(*ast.Ident); !is || name.Name != function {
+			return true
+		}
+		format, err := strconv.Unquote(call.Args[0].(*ast.BasicLit).Value)
+		require.NoError(t, err)
+		formats++
+		verbs := regexp.MustCompile(`%[0-9]*[a-z]`)
+		like := regexp.MustCompile("^" + verbs.ReplaceAllString(regexp.QuoteMeta(format), ".*") + "$")
+		require.True(t, slices.ContainsFunc(slices.Collect(maps.Keys(seen)), like.MatchString), "no test has seen %q", format)
+		return true
+	})
+	require.Positive(t, formats)
 }
 
 // A right password is fast from the second time on, and a file that is loaded anew counts at once.
