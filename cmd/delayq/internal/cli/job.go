@@ -84,11 +84,15 @@ func (a *app) showJob(w io.Writer, r *jobRecord) error {
 	if r.Snoozes > 0 {
 		snoozes = strconv.Itoa(r.Snoozes)
 	}
+	given, left := retries(r.Retries), retries(r.RetriesLeft)
+	if r.unset && r.Undecodable == "" {
+		given, left = given+", unless its handler sets it", ""
+	}
 	err := a.fields(w,
 		"topic", r.Topic, "id", idText(r.exact()), "key", keyText(&r.jobKey), "state", string(r.State), "enqueued", when(r.Enqueued), "due", due,
 		"started", when(r.Started), "lease until", when(r.LeaseEnd), "buried", when(r.Buried), "finished", when(r.Finished),
 		"kept until", when(r.KeptUntil), "expires", when(r.ExpireAt),
-		"attempt", strconv.Itoa(r.Attempt), "retries left", retries(r.RetriesLeft), "snoozes", snoozes, "backoff", backoff,
+		"attempt", strconv.Itoa(r.Attempt), "retries", given, "retries left", left, "snoozes", snoozes, "backoff", backoff,
 		"timeout", last(r.Timeout), "retention", last(r.Retention), "schedule", r.Schedule, "slot", when(r.Slot),
 		"headers", headersText(r), "size", bytesText(r.PayloadSize), "payload", payloadText(r.payload()), "unreadable", r.Undecodable,
 	)
@@ -99,18 +103,33 @@ func (a *app) showJob(w io.Writer, r *jobRecord) error {
 		return err
 	}
 	fmt.Fprintln(w)
+	return a.showErrors(w, r.Errors)
+}
+
+// showErrors writes the failed attempts of a job for people, and with -o wide more about the last.
+func (a *app) showErrors(w io.Writer, list []attemptRecord) error {
 	t := &table{a: a, heads: []string{"ATTEMPT", "FAILED", "RAN", "SERVER", "KIND", "ERROR"}, right: []bool{true, false, true, false, false, false}}
-	for _, e := range r.Errors {
-		err := t.add([]string{strconv.Itoa(e.Attempt), when(e.At), orDash(last(e.Duration)), orDash(e.Server), string(e.Kind), e.Message})
+	for _, e := range list {
+		ran := "-"
+		if e.Duration != 0 {
+			ran = span(time.Duration(e.Duration))
+		}
+		err := t.add([]string{strconv.Itoa(e.Attempt), a.when(time.Time(e.At)), ran, orDash(e.Server), string(e.Kind), e.Message})
 		if err != nil {
 			return err
 		}
 	}
-	if err := t.end(); err != nil {
+	err := t.end()
+	if err != nil || a.format != formatWide {
 		return err
 	}
-	if stack := r.Errors[len(r.Errors)-1].Stack; stack != "" && a.format == formatWide {
-		_, err = fmt.Fprintf(w, "\n%s\n", safe(stack, true))
+	last := list[len(list)-1]
+	if last.Type != "" || last.TraceParent != "" || !time.Time(last.NextDue).IsZero() {
+		fmt.Fprintln(w)
+	}
+	err = a.fields(w, "type", last.Type, "next due", a.when(time.Time(last.NextDue)), "trace", last.TraceParent)
+	if err == nil && last.Stack != "" {
+		_, err = fmt.Fprintf(w, "\n%s\n", safe(last.Stack, true))
 	}
 	return err
 }
@@ -140,6 +159,14 @@ func retries(n int) string {
 		return "unlimited"
 	}
 	return strconv.Itoa(n)
+}
+
+// leftText writes how many retries are left, or a dash if a list has not read that.
+func (r *jobRecord) leftText() string {
+	if r.Partial {
+		return "-"
+	}
+	return retries(r.RetriesLeft)
 }
 
 // headersText writes the headers of a job, sorted.

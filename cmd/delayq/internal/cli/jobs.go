@@ -30,7 +30,7 @@ func (a *app) jobsView(state delayq.State, topics bool) view[*jobRecord] {
 		{head: "KEY", cell: func(r *jobRecord) string { return orDash(keyText(&r.jobKey)) }, wide: true},
 		{head: head, cell: func(r *jobRecord) string { return a.when(r.since()) }},
 		{head: "ATTEMPT", cell: func(r *jobRecord) string { return strconv.Itoa(r.Attempt) }, right: true, minor: true},
-		{head: "RETRIES LEFT", cell: func(r *jobRecord) string { return retries(r.RetriesLeft) }, right: true, wide: true},
+		{head: "RETRIES LEFT", cell: (*jobRecord).leftText, right: true, wide: true},
 		{head: "SIZE", cell: func(r *jobRecord) string { return bytesText(r.PayloadSize) }, right: true, minor: true},
 		{head: "ENQUEUED", cell: func(r *jobRecord) string { return a.when(time.Time(r.Enqueued)) }, wide: true},
 		{head: "WHY DUE", cell: func(r *jobRecord) string { return orDash(string(r.DueReason)) }, wide: true},

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/record"
 )
 
 // The records of JSON. schema.json describes them, and a test holds both together. Times are in
@@ -180,7 +181,7 @@ type jobRecord struct {
 	ExpireAt    stamp            `json:"expire_at,omitzero"`
 	Attempt     int              `json:"attempt"`
 	Retries     int              `json:"retries"`      // -1: unlimited, or set by the handler
-	RetriesLeft int              `json:"retries_left"` // -1: unlimited
+	RetriesLeft int              `json:"retries_left"` // of Retries
 	Snoozes     int              `json:"snoozes,omitempty"`
 	Backoff     []seconds        `json:"backoff,omitempty"` // the first delay and the limit
 	Timeout     seconds          `json:"timeout,omitempty"`
@@ -191,8 +192,11 @@ type jobRecord struct {
 	content
 	runOutput                   // of a done job
 	Errors      []attemptRecord `json:"errors,omitempty"`
+	Partial     bool            `json:"partial,omitempty"`     // the record is large, and only job reads it
 	Undecodable string          `json:"undecodable,omitempty"` // why the record cannot be read
 	RawBase64   []byte          `json:"raw_base64,omitempty"`  // that record
+
+	unset bool // the job does not set its retries
 }
 
 // An attemptRecord is a failed attempt.
@@ -219,7 +223,11 @@ func jobOf(info *delayq.JobInfo, whole bool) *jobRecord {
 		Attempt: info.Attempt, Retries: info.Retries, RetriesLeft: info.RetriesLeft(), Snoozes: info.Snoozes,
 		Backoff: []seconds{seconds(info.BackoffFirst), seconds(info.BackoffLimit)},
 		Timeout: seconds(info.Timeout), Retention: seconds(info.Retention),
-		Schedule: info.Schedule, Slot: stamp(info.Slot), PayloadSize: info.PayloadSize,
+		Schedule: info.Schedule, Slot: stamp(info.Slot), PayloadSize: info.PayloadSize, Partial: info.Partial,
+		unset: library.Given(info).Retry == record.NotSet,
+	}
+	if info.Partial && !whole {
+		r.Backoff = nil
 	}
 	r.setHeaders(info.Headers)
 	r.runOutput = outputOf(info.Output(), 0)
@@ -241,9 +249,9 @@ func attemptOf(e *delayq.AttemptError) attemptRecord {
 	}
 }
 
-// lastError returns the message of the last failed attempt.
+// lastError returns why the record cannot be read, or the message of the last failed attempt.
 func (r *jobRecord) lastError() string {
-	if len(r.Errors) == 0 {
+	if r.Undecodable != "" || len(r.Errors) == 0 {
 		return r.Undecodable
 	}
 	return r.Errors[len(r.Errors)-1].Message

@@ -193,7 +193,7 @@ func (m *top) jobCells(r *jobRecord) []string {
 		when = m.until
 	}
 	return []string{
-		idText(r.exact()), when(stamp(r.since())), strconv.Itoa(r.Attempt), retries(r.RetriesLeft), bytesText(r.PayloadSize), orDash(string(r.DueReason)),
+		idText(r.exact()), when(stamp(r.since())), strconv.Itoa(r.Attempt), r.leftText(), bytesText(r.PayloadSize), orDash(string(r.DueReason)),
 		orDash(r.lastError()),
 	}
 }
