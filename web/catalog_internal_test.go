@@ -98,6 +98,12 @@ func TestCatalogHasEveryKey(t *testing.T) {
 		all("format.", name)
 	}
 	all("status.", "blocked")
+	for _, s := range new(delayq.JobInfo).Settings(nil) {
+		all("setting.", s.Name)
+	}
+	for _, key := range setBy {
+		all("", key)
+	}
 	all("did.", actNames...)
 	all("sact.", scheduleActs...)
 	for _, name := range scheduleActs {

@@ -114,11 +114,14 @@ type jobPage struct {
 	Payload *shownPayload `json:"payload,omitempty"`
 	Output  *shownOutput  `json:"output,omitempty"` // of a done job
 	Links   []Link        `json:"links,omitempty"`
-	ID      string        `json:"-"`
-	Show    string        `json:"-"` // how the payload is shown: decoded, raw or hex
-	Acts    []string      `json:"-"`
-	Copies  bool          `json:"-"` // the page may offer to enqueue a copy
-	Headers []string      `json:"-"` // their names, sorted
+	// What holds in the runs of the job, if it is not done.
+	Settings []settingRow `json:"settings,omitempty"`
+	ID       string       `json:"-"`
+	Show     string       `json:"-"` // how the payload is shown: decoded, raw or hex
+	Acts     []string     `json:"-"`
+	Copies   bool         `json:"-"` // the page may offer to enqueue a copy
+	Headers  []string     `json:"-"` // their names, sorted
+	left     []int        // the retries that are left, by Settings
 }
 
 // A look is what is read about a job.
@@ -203,6 +206,11 @@ func (h *Handler) job(v *view) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	return h.jobPage(v, id, l, opened), nil
+}
+
+// jobPage returns the page of a job that was read.
+func (h *Handler) jobPage(v *view, id string, l *look, opened bool) *jobPage {
 	v.Now = l.explained.At
 	p := &jobPage{Schema: "delayq.web.job/1", At: utc(l.explained.At), Verdict: l.explained.Verdict, Reasons: []reasonRow{}, ID: id, Show: "decoded"}
 	for _, r := range l.explained.Reasons {
@@ -211,11 +219,12 @@ func (h *Handler) job(v *view) (any, error) {
 	info := l.explained.Job
 	if info == nil {
 		v.Status = http.StatusNotFound
-		return p, nil
+		return p
 	}
 	rule := h.o.rule(v.Topic)
 	job := record(info, opened && !rule.redacted)
 	p.Job = &job
+	p.set(l.explained)
 	p.Copies = info.Undecodable == nil && v.Can(string(RightEnqueue))
 	for name := range job.Headers {
 		p.Headers = append(p.Headers, name)
@@ -232,7 +241,7 @@ func (h *Handler) job(v *view) (any, error) {
 			p.Acts = append(p.Acts, act)
 		}
 	}
-	return p, nil
+	return p
 }
 
 // Hex returns the stored bytes in hexadecimal.

@@ -26,8 +26,10 @@ type jobRecord struct {
 	KeptUntil   time.Time         `json:"kept_until,omitzero"`
 	ExpireAt    time.Time         `json:"expire_at,omitzero"`
 	Attempt     int               `json:"attempt"`
-	Retries     int               `json:"retries"`
+	Retries     int               `json:"retries"`      // -1: unlimited, or as the handler sets it
+	RetriesLeft int               `json:"retries_left"` // of the page of a job: with what its handler sets
 	Snoozes     int               `json:"snoozes,omitempty"`
+	Backoff     []float64         `json:"backoff_seconds,omitempty"` // the first delay and the limit
 	TimeoutSec  float64           `json:"timeout_seconds,omitempty"`
 	Retention   float64           `json:"retention_seconds,omitempty"`
 	Schedule    string            `json:"schedule,omitempty"`
@@ -62,9 +64,12 @@ func record(j *delayq.JobInfo, headers bool) jobRecord {
 	r := jobRecord{
 		Topic: j.Topic, ID: j.ID, jobKey: jobKeyOf(j.Key), State: j.State, DueReason: j.DueReason, EnqueuedAt: utc(j.EnqueuedAt), Due: utc(j.Due),
 		LeaseEnd: utc(j.LeaseEnd), BuriedAt: utc(j.BuriedAt), StartedAt: utc(j.StartedAt), FinishedAt: utc(j.FinishedAt),
-		KeptUntil: utc(j.KeptUntil), ExpireAt: utc(j.ExpireAt), Attempt: j.Attempt, Retries: j.Retries, Snoozes: j.Snoozes,
+		KeptUntil: utc(j.KeptUntil), ExpireAt: utc(j.ExpireAt), Attempt: j.Attempt, Retries: j.Retries, RetriesLeft: j.RetriesLeft(), Snoozes: j.Snoozes,
 		TimeoutSec: j.Timeout.Seconds(), Retention: j.Retention.Seconds(), Schedule: j.Schedule, Slot: utc(j.Slot),
 		PayloadSize: j.PayloadSize, Partial: j.Partial,
+	}
+	if j.BackoffLimit > 0 {
+		r.Backoff = []float64{j.BackoffFirst.Seconds(), j.BackoffLimit.Seconds()}
 	}
 	if !utf8.ValidString(j.ID) {
 		r.IDBase64 = base64.StdEncoding.EncodeToString([]byte(j.ID))
