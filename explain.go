@@ -292,7 +292,12 @@ func (i *Inspector) circumstances(ctx context.Context, topic, id string) (*circu
 
 // readCircumstances reads a reply of the explain script.
 func readCircumstances(topic, id string, r script.Reply) *circumstances {
-	at := func(column int) string { return r.Text(2 + column) }
+	at := func(column int) string {
+		if column == script.ColumnPlace {
+			return r.Text(22)
+		}
+		return r.Text(2 + column)
+	}
 	now := msTime(r.Now())
 	c := &circumstances{info: readJobInfo(topic, id, recordHead, at)}
 	c.ID, c.At, c.Beat = id, now, serve.HeartbeatEvery

@@ -178,6 +178,10 @@ type JobInfo struct {
 	ExpireAt                   time.Time     // zero: none
 	Retention                  time.Duration // 0: none, or the job does not set it
 
+	// Priority is the head start of a job with a Key: see the option [Priority] and
+	// [Client.SetPriority]. Negative: it goes behind. 0: none, or the job has no Key.
+	Priority time.Duration
+
 	// Partial is set if [Inspector.Jobs] has not read the record because it has more than 16 KiB,
 	// of a done job with its output. Then PayloadSize is the size of the whole record, with that
 	// output. What only the record has is not set: Headers, Retries, EnqueuedAt, Schedule, Slot and
@@ -197,8 +201,8 @@ type JobInfo struct {
 
 // Options returns the options that enqueue a copy of the job, for example in another topic: pass
 // them to [Client.Enqueue] with the payload of info. The copy is due at info.Due, expires at
-// info.ExpireAt, and has the same retries, backoff, timeout, retention and headers. Attempts,
-// errors and the schedule are not copied.
+// info.ExpireAt, and has the same retries, backoff, timeout, retention, headers, key and priority.
+// Attempts, errors and the schedule are not copied.
 //
 // Enqueue rejects the options with [ErrInvalid] if info has no payload because [Inspector.Jobs] did
 // not read it, or if the record could not be read.
@@ -210,7 +214,7 @@ func (info *JobInfo) Options() []JobOption {
 		return []JobOption{refusedOption("info.Options: the payload was not read; Get reads it")}
 	}
 	o := info.options
-	o.DueAt, o.DueIn = info.Due.UnixMilli(), 0
+	o.DueAt, o.DueIn, o.HeadStart = info.Due.UnixMilli(), 0, info.Priority.Milliseconds()
 	if !info.ExpireAt.IsZero() {
 		o.ExpireAt, o.ExpireIn = info.ExpireAt.UnixMilli(), 0
 	}
@@ -400,6 +404,9 @@ func (info *JobInfo) placed(attempts int, at func(column int) string) {
 		info.Due, info.DueReason = msTime(m.Due), DueReason(m.Why)
 		info.Snoozes, info.spent = m.Snoozes, m.Spent
 	}
+	if head, ok := record.PlaceHead(at(script.ColumnPlace), info.nonce); ok {
+		info.Priority = ofMS(head)
+	}
 	if score := at(script.ColumnBucket); score != "" {
 		info.State, info.Due = StateScheduled, scoreTime(score)
 	}
@@ -421,7 +428,7 @@ func (info *JobInfo) recorded(rec *record.Job) {
 	o.Fill(&defaultRun)
 	info.Headers, info.Retries, info.PayloadSize, info.Due = o.Headers, o.Retries(), rec.Size, msTime(rec.Due())
 	info.BackoffFirst, info.BackoffLimit = ofMS(o.BackoffMin), ofMS(o.BackoffMax)
-	info.Timeout, info.Retention, info.ExpireAt = ofMS(o.Timeout), ofMS(o.Retention), orZero(rec.Expires())
+	info.Timeout, info.Retention, info.ExpireAt, info.Priority = ofMS(o.Timeout), ofMS(o.Retention), orZero(rec.Expires()), ofMS(o.HeadStart)
 	info.stored(rec)
 }
 

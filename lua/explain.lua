@@ -26,8 +26,8 @@
 -- ARGV[3]   look      how many entries of ready and of handoff to search at most
 --
 -- Returns {'ok', now, record, due time, lease end, burial, attempts, errors, moved, kept until,
--- result, pauses, ahead, whole, rank, leased, flow, before, keys, until, limit, stragglers}. The
--- values from record to result are those of get. pauses is the field of meta. ahead is how many
+-- result, pauses, ahead, whole, rank, leased, flow, before, keys, until, limit, stragglers, place}.
+-- The values from record to result are those of get. pauses is the field of meta. ahead is how many
 -- entries of handoff and ready are in front of the job: -1 if it is in another place, or not among
 -- the entries that were searched. whole is 1 if all entries were searched. rank is how many jobs of
 -- the bucket are due before it, -1 if it is not there. leased is the number of leases that are not
@@ -38,7 +38,7 @@
 -- it is in a lane and the key is parked. Then it has when the key gets a turn, the number of its
 -- entries in holders (-1: unknown), what is set for it, how many of these entries are of
 -- stragglers, and if the key waits for a job that comes before this one, its ID, and when it is
--- due, or '' if it is dead. stragglers is the number of all of the topic.
+-- due, or '' if it is dead. stragglers is the number of all of the topic. place is that in keyed.
 -- Cost: O(log N + look).
 -- Uses: now place
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -148,4 +148,5 @@ return {
   ending,
   limit,
   ask('ZLEXCOUNT', holders, '[' .. counts, '(' .. string.char(1)) or 0,
+  place,
 }

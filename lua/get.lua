@@ -9,6 +9,7 @@
 -- KEYS[7]    moved     hash, job ID to its current due time, if it differs from the record's
 -- KEYS[8]    done      zset, job ID scored by the time it is kept until
 -- KEYS[9]    results   hash, job ID to its kept run and record
+-- KEYS[10]   keyed     hash, job ID to its place in a lane, for jobs that have a key
 -- ARGV[1]    bytes     how many bytes of records, errors and results to read at most; always at
 --                      least one job
 -- ARGV[2]    cut       how many bytes of each record to return, -1 for all
@@ -17,12 +18,12 @@
 -- Redis cannot read a part of a hash value. With cut, the script reads the whole record and returns
 -- a part of it.
 -- Returns {'ok', now, records, due times, lease ends, burials, attempts, errors, moved, kept until,
--- results}: nine lists. Each has one value (or nothing) for each of the first jobs, as many as
--- bytes allows.
+-- results, places}: ten lists. Each has one value (or nothing) for each of the first jobs, as many
+-- as bytes allows.
 -- Cost: O(jobs).
 -- Uses: now
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local errors, moved, done, results = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local errors, moved, done, results, keyed = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local bytes, cut = tonumber(ARGV[1]), tonumber(ARGV[2])
 local ids, first = ARGV, 3
 
@@ -62,4 +63,5 @@ return {
   redis.call('HMGET', moved, unpack(some)),
   redis.call('ZMSCORE', done, unpack(some)),
   kept,
+  redis.call('HMGET', keyed, unpack(some)),
 }

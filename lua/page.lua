@@ -43,13 +43,13 @@
 -- front. For ids it is a cursor of ZSCAN.
 --
 -- Returns {'ok', now, total, looked, ended, place, ids, scores, values, attempts, errors, moved,
--- lengths, next}. total is the number of jobs in that state, and in a zset between from and to.
--- looked is how many entries were looked at. ended is 1 if there are no more. values are the
+-- lengths, next, places}. total is the number of jobs in that state, and in a zset between from and
+-- to. looked is how many entries were looked at. ended is 1 if there are no more. values are the
 -- records, of done jobs the results, and nil if they are larger than most; lengths are the sizes of
 -- all. scores are those of the walk, of running jobs the lease ends. next is where a walk through
 -- ready jobs goes on when this one has ended: lanes after ready, the other way round backward, or
--- empty. A walk through all lanes that are empty goes through ready. With ids, ids is the last
--- value. The other reply is {'lost', now}.
+-- empty. A walk through all lanes that are empty goes through ready. places are those in keyed.
+-- With ids, ids is the last value. The other reply is {'lost', now}.
 -- Cost: O(log² N + look), and for ready O(N / 100) more to find the place.
 -- Uses: now place
 local pool, bucket, ready, leases, dead, done = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -189,5 +189,5 @@ end
 
 return {
   'ok', now, total, looked, ended and looked == #entries and 1 or 0, place,
-  ids, own, values, books(attempts), books(errors), books(moved), lengths, next,
+  ids, own, values, books(attempts), books(errors), books(moved), lengths, next, books(keyed),
 }

@@ -15,6 +15,7 @@ type jobRecord struct {
 	ID       string `json:"id"`
 	IDBase64 string `json:"id_base64,omitempty"` // if the ID is not UTF-8
 	jobKey
+	Priority    *float64          `json:"priority_seconds,omitempty"` // of a job with a key; negative: it goes behind
 	State       delayq.State      `json:"state"`
 	DueReason   delayq.DueReason  `json:"due_reason,omitempty"`
 	EnqueuedAt  time.Time         `json:"enqueued_at,omitzero"`
@@ -67,6 +68,10 @@ func record(j *delayq.JobInfo, headers bool) jobRecord {
 		KeptUntil: utc(j.KeptUntil), ExpireAt: utc(j.ExpireAt), Attempt: j.Attempt, Retries: j.Retries, RetriesLeft: j.RetriesLeft(), Snoozes: j.Snoozes,
 		TimeoutSec: j.Timeout.Seconds(), Retention: j.Retention.Seconds(), Schedule: j.Schedule, Slot: utc(j.Slot),
 		PayloadSize: j.PayloadSize, Partial: j.Partial,
+	}
+	if j.Key != "" && j.Undecodable == nil {
+		head := j.Priority.Seconds()
+		r.Priority = &head
 	}
 	if j.BackoffLimit > 0 {
 		r.Backoff = []float64{j.BackoffFirst.Seconds(), j.BackoffLimit.Seconds()}

@@ -85,6 +85,17 @@ func (v *view) Runs(p *jobPage) (list []fact) {
 	return append(list, fact{"fact.left", strings.Join(left, " / "), ""})
 }
 
+// Head writes a priority.
+func (v *view) Head(head *float64) string {
+	switch {
+	case *head > 0:
+		return v.T("priority.ahead", lasts(*head))
+	case *head < 0:
+		return v.T("priority.behind", lasts(-*head))
+	}
+	return v.T("setting.none")
+}
+
 // retries writes a number of retries.
 func (v *view) retries(n int) string {
 	if n < 0 {

@@ -23,4 +23,5 @@ const (
 	ColumnMoved
 	ColumnDone
 	ColumnResult
+	ColumnPlace
 )

@@ -50,14 +50,15 @@ var leftOut = map[string]map[string]string{
 	"job -o wide": {"Raw": ofJSON, "Partial": onlyList},
 	"job -o json": {},
 	"jobs": {
-		"Topic": "it is the argument", "Payload": notRead, "Headers": ofWide, "Key": ofWide, "Retries": ofWide, "Snoozes": oneLine, "EnqueuedAt": ofWide, "StartedAt": oneLine,
+		"Topic": "it is the argument", "Payload": notRead, "Headers": ofWide, "Key": ofWide, "Priority": oneLine, "Retries": ofWide, "Snoozes": oneLine, "EnqueuedAt": ofWide, "StartedAt": oneLine,
 		"Schedule": oneLine, "Slot": oneLine, "State": "it is the flag --state", "DueReason": ofWide, "LeaseEnd": ofOther, "BuriedAt": ofOther, "FinishedAt": ofOther,
 		"KeptUntil": oneLine, "BackoffFirst": oneLine, "BackoffLimit": oneLine, "Timeout": oneLine, "ExpireAt": oneLine, "Retention": oneLine, "Partial": ofWide, "Raw": ofJSON,
 		"Errors.Attempt": oneLine, "Errors.At": oneLine, "Errors.Duration": oneLine, "Errors.Server": oneLine, "Errors.Kind": oneLine, "Errors.Type": oneLine,
 		"Errors.Stack": oneLine, "Errors.NextDue": oneLine, "Errors.TraceParent": oneLine,
 	},
 	"jobs -o wide": {
-		"Topic": "it is the argument", "Payload": notRead, "Snoozes": oneLine, "StartedAt": oneLine, "Schedule": oneLine, "Slot": oneLine, "LeaseEnd": ofOther, "BuriedAt": ofOther,
+		"Priority": oneLine,
+		"Topic":    "it is the argument", "Payload": notRead, "Snoozes": oneLine, "StartedAt": oneLine, "Schedule": oneLine, "Slot": oneLine, "LeaseEnd": ofOther, "BuriedAt": ofOther,
 		"FinishedAt": ofOther, "KeptUntil": oneLine, "BackoffFirst": oneLine, "BackoffLimit": oneLine, "Timeout": oneLine, "ExpireAt": oneLine, "Retention": oneLine, "Raw": ofJSON,
 		"Errors.Attempt": oneLine, "Errors.At": oneLine, "Errors.Duration": oneLine, "Errors.Server": oneLine, "Errors.Kind": oneLine, "Errors.Type": oneLine,
 		"Errors.Stack": oneLine, "Errors.NextDue": oneLine, "Errors.TraceParent": oneLine,
@@ -151,6 +152,9 @@ func TestEveryFieldOfAJobIsShown(t *testing.T) {
 			before, after := plainJob(), plainJob()
 			if f.name == "Raw" {
 				before.Undecodable, after.Undecodable = io.EOF, io.EOF
+			}
+			if f.name == "Priority" {
+				before.Key, after.Key = "k", "k"
 			}
 			change(f.of(after))
 			why, left := out[f.name]

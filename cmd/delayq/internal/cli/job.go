@@ -84,12 +84,16 @@ func (a *app) showJob(w io.Writer, r *jobRecord) error {
 	if r.Snoozes > 0 {
 		snoozes = strconv.Itoa(r.Snoozes)
 	}
+	priority := ""
+	if r.Priority != nil {
+		priority = headText(time.Duration(*r.Priority))
+	}
 	given, left := retries(r.Retries), retries(r.RetriesLeft)
 	if r.unset && r.Undecodable == "" {
 		given, left = given+", unless its handler sets it", ""
 	}
 	err := a.fields(w,
-		"topic", r.Topic, "id", idText(r.exact()), "key", keyText(&r.jobKey), "state", string(r.State), "enqueued", when(r.Enqueued), "due", due,
+		"topic", r.Topic, "id", idText(r.exact()), "key", keyText(&r.jobKey), "priority", priority, "state", string(r.State), "enqueued", when(r.Enqueued), "due", due,
 		"started", when(r.Started), "lease until", when(r.LeaseEnd), "buried", when(r.Buried), "finished", when(r.Finished),
 		"kept until", when(r.KeptUntil), "expires", when(r.ExpireAt),
 		"attempt", strconv.Itoa(r.Attempt), "retries", given, "retries left", left, "snoozes", snoozes, "backoff", backoff,

@@ -49,14 +49,7 @@ priority when it is ready again. "--ahead 0s" takes the priority away.`,
 			}
 			r := &priorityRecord{refOf(args[0], id), seconds(start)}
 			return object(a, schemaPriority, r, id, func(w io.Writer) error {
-				text := "none"
-				switch {
-				case start > 0:
-					text = span(start) + " ahead"
-				case start < 0:
-					text = span(-start) + " behind"
-				}
-				return a.fields(w, "topic", args[0], "id", idText(id), "priority", text)
+				return a.fields(w, "topic", args[0], "id", idText(id), "priority", headText(start))
 			})
 		},
 	}
@@ -69,3 +62,14 @@ priority when it is ready again. "--ahead 0s" takes the priority away.`,
 
 // mostPriority is a bound that the library has too.
 const mostPriority = 24 * time.Hour
+
+// headText writes a head start.
+func headText(d time.Duration) string {
+	switch {
+	case d > 0:
+		return span(d) + " ahead"
+	case d < 0:
+		return span(-d) + " behind"
+	}
+	return "none"
+}

@@ -169,6 +169,7 @@ const (
 type jobRecord struct {
 	jobRef
 	jobKey
+	Priority    *seconds         `json:"priority,omitempty"` // of a job with a key; negative: it goes behind
 	State       delayq.State     `json:"state"`
 	DueReason   delayq.DueReason `json:"due_reason,omitempty"`
 	Due         stamp            `json:"due,omitzero"`
@@ -225,6 +226,10 @@ func jobOf(info *delayq.JobInfo, whole bool) *jobRecord {
 		Timeout: seconds(info.Timeout), Retention: seconds(info.Retention),
 		Schedule: info.Schedule, Slot: stamp(info.Slot), PayloadSize: info.PayloadSize, Partial: info.Partial,
 		unset: library.Given(info).Retry == record.NotSet,
+	}
+	if info.Key != "" && info.Undecodable == nil {
+		head := seconds(info.Priority)
+		r.Priority = &head
 	}
 	if info.Partial && !whole {
 		r.Backoff = nil
