@@ -52,6 +52,7 @@ if cut >= 0 then
   -- A result is up to 1 KiB about the run, and then the record.
   records, kept = cut_all(records, cut), cut_all(kept, cut + 1024)
 end
+local places = redis.pcall('HMGET', keyed, unpack(some)) -- one of a wrong type has none
 return {
   'ok', now,
   records,
@@ -63,5 +64,5 @@ return {
   redis.call('HMGET', moved, unpack(some)),
   redis.call('ZMSCORE', done, unpack(some)),
   kept,
-  redis.call('HMGET', keyed, unpack(some)),
+  places.err and {} or places,
 }

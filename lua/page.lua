@@ -182,6 +182,9 @@ local function books(name)
   return #ids > 0 and walk ~= 'done' and redis.call('HMGET', name, unpack(ids)) or {}
 end
 
+local places = #ids > 0 and redis.pcall('HMGET', keyed, unpack(ids)) or {}
+places = places.err and {} or places -- one of a wrong type has none
+
 local next = ''
 if laned_jobs and (walk == 'lanes') == (backward == '1') then
   next = walk == 'ready' and 'lanes' or 'ready'
@@ -189,5 +192,5 @@ end
 
 return {
   'ok', now, total, looked, ended and looked == #entries and 1 or 0, place,
-  ids, own, values, books(attempts), books(errors), books(moved), lengths, next, books(keyed),
+  ids, own, values, books(attempts), books(errors), books(moved), lengths, next, places,
 }

@@ -64,5 +64,11 @@ func TestPriorityIsRead(t *testing.T) {
 		copied, err := f.Client.Get(ctx, "other", "copy")
 		require.NoError(t, err)
 		require.Equal(t, 10*time.Minute, copied.Priority)
+
+		// A plain job needs no places, so a key of a wrong type hides none.
+		keyed := f.Prefix + ":{t}:keyed"
+		require.NoError(t, f.RDB.Del(ctx, keyed).Err())
+		require.NoError(t, f.RDB.Set(ctx, keyed, "a slip", 0).Err())
+		reads("plain", 0)
 	})
 }
