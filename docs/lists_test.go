@@ -2,6 +2,8 @@ package docs_test
 
 import (
 	"go/ast"
+	"io/fs"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -112,4 +115,22 @@ func TestBulkActsHaveTheNamesOfSingleOnes(t *testing.T) {
 	for _, act := range acts {
 		require.True(t, of[act] || of[act+"Batch"] || act == "RunNow", act)
 	}
+}
+
+// No test makes a client of go-redis with the default address, which is a name: see
+// redistest.Unused.
+func TestClientsOfTestsLookUpNoName(t *testing.T) {
+	made := regexp.MustCompile(`redis\.NewClient\(&redis\.Options\{([^{}]*)`)
+	found := 0
+	require.NoError(t, filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		for _, client := range made.FindAllStringSubmatch(redistest.File(t, path), -1) {
+			found++
+			require.Contains(t, client[1], "Addr:", path)
+		}
+		return nil
+	}))
+	require.Greater(t, found, 20)
 }

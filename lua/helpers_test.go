@@ -16,6 +16,7 @@ import (
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/hand"
 	"github.com/delayq/delayq/internal/queuetest"
+	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -97,17 +98,10 @@ func (*eavesdropper) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 	return next
 }
 
-// unused makes a client of go-redis that is not to be used.
-func unused(t testing.TB) *redis.Client {
-	rdb := redis.NewClient(&redis.Options{})
-	t.Cleanup(func() { _ = rdb.Close() })
-	return rdb
-}
-
 // overheard returns an argument of the script that a call of a client executes, counted from 0.
 func overheard(t testing.TB, n int, call func(c *delayq.Client) error) string {
 	t.Helper()
-	e, rdb := &eavesdropper{}, unused(t)
+	e, rdb := &eavesdropper{}, redistest.Unused(t)
 	rdb.AddHook(e)
 	require.ErrorIs(t, call(delayq.NewClient(rdb)), errOverheard)
 	return e.args[3+e.args[2].(*script.Request).Keys+n].(string)

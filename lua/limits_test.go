@@ -228,7 +228,7 @@ func TestStrictRateIsABound(t *testing.T) {
 		for burst := 1; burst <= n; burst++ {
 			r := delayq.Per(n, 1000*time.Microsecond).Burst(burst).Strict()
 			if n > 1 && burst == n {
-				require.ErrorIs(t, newClient(unused(t), "p").SetLimits(t.Context(), "topic", delayq.Limits{Rate: r}), delayq.ErrInvalid)
+				require.ErrorIs(t, newClient(redistest.Unused(t), "p").SetLimits(t.Context(), "topic", delayq.Limits{Rate: r}), delayq.ErrInvalid)
 				continue
 			}
 			// The algorithm with starts as early as it allows them.

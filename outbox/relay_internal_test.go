@@ -285,7 +285,7 @@ func TestShardIsGivenUpAtTheSecondFailure(t *testing.T) {
 	require.WithinRange(t, h.barred, time.Now().Add(h.o.lease-time.Minute), time.Now().Add(h.o.lease), "Redis answers, so another relay may do better")
 
 	away, _ := newHolding(t)
-	away.client = delayq.NewClient(redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, lost }, MaxRetries: -1, DialerRetries: 1}))
+	away.client = delayq.NewClient(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, lost }, MaxRetries: -1, DialerRetries: 1}))
 	for range 2 {
 		_, err = away.failed(t.Context(), lost)
 		require.ErrorIs(t, err, lost)

@@ -44,8 +44,7 @@ func (a answering) ProcessHook(redis.ProcessHook) redis.ProcessHook {
 // What a lone caller allocates for a call, without what go-redis needs for the connection and for
 // reading the reply.
 func TestAllocationsOfALoneCall(t *testing.T) {
-	rdb := redis.NewClient(&redis.Options{})
-	defer func() { require.NoError(t, rdb.Close()) }()
+	rdb := redistest.Unused(t)
 	rdb.AddHook(answering{stored: []any{"ok", int64(1_764_000_000_000), "", "", ""}, ready: []any{"ok", int64(1_764_000_000_000), "r", []any{}}})
 	client, ctx, payload := delayq.NewClient(rdb), t.Context(), make([]byte, 100)
 	opts := []delayq.JobOption{delayq.ProcessIn(time.Hour)}

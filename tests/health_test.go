@@ -318,9 +318,7 @@ func TestProbesFromStartToStop(t *testing.T) {
 // A Run that fails leaves a server that is not live and was never ready.
 func TestProbesOfAServerThatCannotRun(t *testing.T) {
 	t.Parallel()
-	rdb := redis.NewClient(&redis.Options{})
-	defer rdb.Close()
-	bad := queuetest.NewServer(rdb, queuetest.Prefix, delayq.Concurrency(0))
+	bad := queuetest.NewServer(redistest.Unused(t), queuetest.Prefix, delayq.Concurrency(0))
 	require.ErrorIs(t, bad.Run(t.Context()), delayq.ErrInvalid)
 	requireProbe(t, bad, "/livez", 503, "the server has stopped")
 	for _, s := range []*delayq.Server{bad, {}, nil} {

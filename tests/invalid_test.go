@@ -169,7 +169,7 @@ func TestInvalidClients(t *testing.T) {
 	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
 		var nilClient *redis.Client
 		var nilCluster *redis.ClusterClient
-		impatient := redis.NewClient(&redis.Options{ReadTimeout: time.Second})
+		impatient := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", ReadTimeout: time.Second})
 		defer func() { require.NoError(t, impatient.Close()) }()
 		for _, c := range map[string]struct {
 			client *delayq.Client

@@ -24,8 +24,7 @@ func errorsOf(errs []error) func(i int, o *Op) error {
 func TestBatchHoldsNoSecondCopy(t *testing.T) {
 	for name, topics := range map[string]int{"one topic": 1, "many topics": 3000} {
 		t.Run(name, func(t *testing.T) {
-			rdb := redis.NewClient(&redis.Options{})
-			defer func() { require.NoError(t, rdb.Close()) }()
+			rdb := redistest.Unused(t)
 			c, reported := newCaller(rdb, "delayq"), 0
 			b := c.NewBatch(t.Context(), Enqueue, 100_000, func(int, *Op) error { reported++; return nil })
 			b.Close()

@@ -47,8 +47,7 @@ func TestGroupsForgetTopics(t *testing.T) {
 // What is in use is not forgotten, and a name of a series that was given up is not used again.
 func TestGroupsInUseAreKept(t *testing.T) {
 	t.Parallel()
-	rdb := redis.NewClient(&redis.Options{})
-	defer func() { require.NoError(t, rdb.Close()) }()
+	rdb := redistest.Unused(t)
 	c := newCaller(rdb, "delayq")
 	first := c.For("first", Enqueue)
 	series := first.series.Get()
@@ -106,8 +105,7 @@ func TestTopicsAreAddedAgain(t *testing.T) {
 // Calls that wait for replicas are in no other call's way, and have receipts of their own.
 func TestCallsThatWaitForReplicasHaveTheirOwnGroup(t *testing.T) {
 	t.Parallel()
-	rdb := redis.NewClient(&redis.Options{})
-	defer func() { require.NoError(t, rdb.Close()) }()
+	rdb := redistest.Unused(t)
 	plain, waits := newCaller(rdb, "delayq"), newCaller(rdb, "delayq")
 	waits.Replicas, waits.Wait = 1, time.Second
 	require.Same(t, plain.For("topic", Enqueue), plain.For("topic", Cancel))

@@ -57,6 +57,17 @@ func Each(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
 	})
 }
 
+// Unused returns a client of go-redis that is not to be used. It is closed at the end of the test.
+//
+// Its address is a number. go-redis looks the name of its address up when a client is made, also
+// that of the default address, and a look-up that a bubble shares with another test ends the
+// process.
+func Unused(t testing.TB) *redis.Client {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
 // Shared returns a new client of the one real server that all tests of the process share.
 //
 // The client is closed at the end of the test. The server starts with the first call, has no

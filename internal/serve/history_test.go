@@ -87,8 +87,7 @@ func (f processing) Process(ctx context.Context, cmd redis.Cmder) error { return
 
 // Counting a run allocates nothing.
 func TestCountingAllocatesNothing(t *testing.T) {
-	rdb := redis.NewClient(&redis.Options{})
-	defer func() { require.NoError(t, rdb.Close()) }()
+	rdb := redistest.Unused(t)
 	topic := serverOf(t, rdb, script.DefaultPrefix).Topics.Get("topic")
 	r := settle.Row{Run: &run.Run{Start: time.Unix(1, 0), Lateness: time.Second}, Verb: settle.Ack, End: time.Unix(2, 0)}
 	require.Zero(t, testing.AllocsPerRun(100, func() { topic.countLocked(&r) }))
@@ -98,8 +97,7 @@ func TestCountingAllocatesNothing(t *testing.T) {
 // A server keeps the numbers of a bounded number of topics that it no longer serves.
 func TestLeftHistoriesAreBounded(t *testing.T) {
 	t.Parallel()
-	rdb := redis.NewClient(&redis.Options{})
-	defer func() { require.NoError(t, rdb.Close()) }()
+	rdb := redistest.Unused(t)
 	s := serverOf(t, rdb, script.DefaultPrefix)
 	require.Empty(t, s.takeLeft())
 	for range 2 * historyLeft {
@@ -111,8 +109,7 @@ func TestLeftHistoriesAreBounded(t *testing.T) {
 
 // BenchmarkCountRun is what a server does for each run that ends.
 func BenchmarkCountRun(b *testing.B) {
-	rdb := redis.NewClient(&redis.Options{})
-	defer func() { _ = rdb.Close() }()
+	rdb := redistest.Unused(b)
 	topic := serverOf(b, rdb, script.DefaultPrefix).Topics.Get("topic")
 	r := settle.Row{Run: &run.Run{Start: time.Unix(1, 0), Lateness: 7 * time.Millisecond}, Verb: settle.Ack, End: time.Unix(1, 20_000_000)}
 	b.ReportAllocs()
