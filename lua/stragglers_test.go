@@ -91,6 +91,43 @@ func TestStragglersKeepTheirPlaces(t *testing.T) {
 	}
 }
 
+// A straggler whose time is over counts nowhere any more, before a server has promoted: neither for
+// a take, nor for what removes the topic, nor in what Explain says of the job that waits for it.
+func TestStragglersCountUntilTheirTimeIsOver(t *testing.T) {
+	for place, limits := range map[string]delayq.Limits{"topic": {Running: 1}, "key": {RunningPerKey: 1}, "both": {Running: 1, RunningPerKey: 1}} {
+		t.Run(place, func(t *testing.T) {
+			eachHand(t, func(t *testing.T, h *Hand) {
+				h.setLimits(limits)
+				h.putKeyed("a", "a1", "a2")
+				h.TakeOne("a1")
+				h.cancel("a1")
+				require.Empty(t, h.takeAll(), "the handler may still run")
+				leased := func() string {
+					r, err := h.Run(script.RemoveTopic, h.Series.Next())
+					require.NoError(t, err)
+					return strings.Fields(r.Text(2))[1]
+				}
+				stragglers := func() (n int) {
+					e, err := h.client().insp.Explain(t.Context(), "topic", "a2")
+					require.NoError(t, err)
+					for _, r := range e.Reasons {
+						n += r.Stragglers
+					}
+					return n
+				}
+				require.Equal(t, "1", leased())
+				require.NotZero(t, stragglers())
+				h.hastenStragglers(2 * time.Minute)
+				require.Equal(t, "0", leased())
+				require.Zero(t, stragglers())
+				if place == "topic" { // otherwise the key is parked until a promote
+					require.Contains(t, h.takeAll(), "a2")
+				}
+			})
+		})
+	}
+}
+
 // A replace at maxmemory keeps the place of the handler that it cuts off.
 func TestStragglerOfAReplaceAtMaxmemory(t *testing.T) {
 	redistest.Need(t)
