@@ -307,6 +307,36 @@ func TestCheckBesideALaneOfAWrongType(t *testing.T) {
 	}
 }
 
+// When the last job without a key is gone, whatever has become of it, Explain no longer counts
+// those jobs among the keys that take turns. That is so before the next take has noticed it.
+func TestExplainCountsKeysThatHaveJobs(t *testing.T) {
+	for name, end := range map[string]func(h *Hand) (script.Reply, error){
+		"cancel":     func(h *Hand) (script.Reply, error) { return h.TryCancel("p2") },
+		"bury":       func(h *Hand) (script.Reply, error) { return h.TryBury("p2") },
+		"reschedule": func(h *Hand) (script.Reply, error) { return h.TryReschedule("p2", "+3600000") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachHand(t, func(t *testing.T, h *Hand) {
+				h.Put("+0", "p1", "p2")
+				h.putKeyed("a", "a1", "a2")
+				require.Len(t, h.Take(2, time.Minute), 2)
+				keys := func() (n int64) {
+					e, err := h.client().insp.Explain(t.Context(), "topic", "a2")
+					require.NoError(t, err)
+					for _, r := range e.Reasons {
+						n += r.Keys
+					}
+					return n
+				}
+				require.EqualValues(t, 2, keys())
+				_, err := end(h)
+				require.NoError(t, err)
+				require.Zero(t, keys(), "it is the next one")
+			})
+		})
+	}
+}
+
 // prune counts the jobs of lanes as jobs with a place: a backlog of keyed jobs is no loss.
 func TestPruneCountsLanes(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
