@@ -43,13 +43,17 @@ func TestScriptsSentTwice(t *testing.T) {
 		"cancel none":        func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryCancel("nobody") },
 		"reschedule running": func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryReschedule("running", "+0") },
 		"reschedule dead":    func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryReschedule("dead", "+0") },
-		"reschedule none":    func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryReschedule("nobody", "+0") },
-		"bury running":       func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryBury("running") },
-		"cancel changed":     func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryCancelKnown("ready", "s") },
-		"revive none":        func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryRevive("ready") },
-		"prune":              func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryPrune(0, time.Hour, 500) },
-		"pause":              func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryPause("pause", "me", time.Hour) },
-		"resume":             func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryPause("resume", "me", 0) },
+		"reschedule of one that expires": func(h *Hand, _ hand.Held) (script.Reply, error) {
+			h.Put("+3600000 +7200000", "expires")
+			return h.TryRescheduleKnown("expires", "+0", record.Job{}) // the caller does not know when
+		},
+		"reschedule none": func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryReschedule("nobody", "+0") },
+		"bury running":    func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryBury("running") },
+		"cancel changed":  func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryCancelKnown("ready", "s") },
+		"revive none":     func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryRevive("ready") },
+		"prune":           func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryPrune(0, time.Hour, 500) },
+		"pause":           func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryPause("pause", "me", time.Hour) },
+		"resume":          func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryPause("resume", "me", 0) },
 		"limits": func(h *Hand, _ hand.Held) (script.Reply, error) {
 			return h.tryLimits(delayq.Limits{Running: 3, Rate: delayq.Per(2, time.Hour)})
 		},
@@ -87,8 +91,8 @@ func TestScriptsSentTwice(t *testing.T) {
 					func(h *Hand) { h.Take(100, time.Hour) },
 					func(h *Hand) { h.finish() },
 				} {
-					if slices.Contains([]string{"promote", "extend", "take", "pause", "limits", "hold", "hold back", "return and hold"}, name) {
-						between = func(*Hand) {} // their work depends on the time, a take on its leases, and in a pause nothing ends
+					if slices.Contains([]string{"promote", "extend", "take", "pause", "limits", "hold", "hold back", "return and hold", "reschedule of one that expires"}, name) {
+						between = func(*Hand) {} // their work depends on the time, a take on its leases, in a pause nothing ends, and one reply has the record
 					}
 					other := NewHand(t, rdb, h.Prefix(), "topic")
 					between(other)

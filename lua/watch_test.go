@@ -2,6 +2,7 @@ package lua_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -114,6 +115,27 @@ func TestWatchTellsWhereToTake(t *testing.T) {
 		r, err := h.Try(script.Watch, all, "")
 		require.NoError(t, err)
 		require.Equal(t, strings.Repeat("-", len(states)), r.Text(3), "nobody waits")
+	})
+}
+
+// Of the keys of a wrong type, those that a promote needs call for one. The others must not keep
+// the timers busy: a promote does what it can beside them.
+func TestWatchBesideAWrongType(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		wants := map[string]int64{
+			"bucket": 0, "leases": 0, "slots": 0, "handoff": 0, "waiting": 0,
+			"ready": -1, "turn": -1, "idle": -1, "meta": -1, "held": -1, "parked": -1, "holders": -1,
+		}
+		names := slices.Sorted(maps.Keys(wants))
+		hands := h.others(names...)
+		require.Len(t, rawTopics(t, "watch", hands[0].Keys), len(names), "each key that the watch looks at")
+		for i, name := range names {
+			hands[i].Deface(name)
+		}
+		r := h.sameMarks(script.Watch, keysOfHands(hands)...)
+		for i, name := range names {
+			require.Equal(t, wants[name], r.List(2).Number(i), name)
+		}
 	})
 }
 
