@@ -267,3 +267,99 @@ func TestPoppedJobBehindAKey(t *testing.T) {
 		require.ElementsMatch(b, []string{"keyed", "plain"}, rec.IDs())
 	})
 }
+
+// A job that becomes due in less than a tick starts at that time, whatever has given it its due
+// time.
+func TestJobsThatAreDueSoonWake(t *testing.T) {
+	const soon = 40 * time.Millisecond // a tick of the servers seldom comes before
+	due := func(id string) (string, time.Time) { return id, time.Now().Add(soon) }
+	later := func(w *wakeBench, opts ...delayq.JobOption) {
+		w.Enqueue("a", "next", append(opts, delayq.ProcessIn(time.Hour))...)
+		w.Pass(1370 * time.Millisecond)
+	}
+	ends := func(w *wakeBench, err error) (string, time.Time) {
+		w.Enqueue("a", "first")
+		w.Pass(1370 * time.Millisecond)
+		w.forget()
+		w.end <- err
+		return due("first")
+	}
+	schedule := func(w *wakeBench, opts ...delayq.ScheduleOption) {
+		require.NoError(w, w.Client.Schedule(w.Context(), "a", "s", delayq.Every(time.Hour), nil, opts...))
+	}
+	slot := func(at time.Time) (string, time.Time) { return fmt.Sprintf("s@%d", at.UnixMilli()), at }
+	for name, store := range map[string]func(w *wakeBench) (id string, at time.Time){
+		"enqueue": func(w *wakeBench) (string, time.Time) {
+			w.Enqueue("a", "next", delayq.ProcessIn(soon))
+			return due("next")
+		},
+		"enqueue of a key": func(w *wakeBench) (string, time.Time) {
+			w.Enqueue("a", "next", delayq.ProcessIn(soon), delayq.Key("k"))
+			return due("next")
+		},
+		"batch": func(w *wakeBench) (string, time.Time) {
+			_, err := w.Client.EnqueueBatch(w.Context(), []delayq.NewJob{
+				{Topic: "a", ID: "far", Options: []delayq.JobOption{delayq.ProcessIn(time.Hour)}},
+				{Topic: "a", ID: "next", Options: []delayq.JobOption{delayq.ProcessIn(soon)}},
+			})
+			require.NoError(w, err)
+			return due("next")
+		},
+		"replace": func(w *wakeBench) (string, time.Time) {
+			later(w)
+			w.Enqueue("a", "next", delayq.Replace(), delayq.ProcessIn(soon))
+			return due("next")
+		},
+		"reschedule": func(w *wakeBench) (string, time.Time) {
+			later(w)
+			require.NoError(w, w.Client.Reschedule(w.Context(), "a", "next", delayq.ProcessIn(soon)))
+			return due("next")
+		},
+		"reschedule of a key": func(w *wakeBench) (string, time.Time) {
+			later(w, delayq.Key("k"))
+			require.NoError(w, w.Client.Reschedule(w.Context(), "a", "next", delayq.ProcessIn(soon)))
+			return due("next")
+		},
+		"snooze": func(w *wakeBench) (string, time.Time) { return ends(w, delayq.Snooze(soon)) },
+		"retry":  func(w *wakeBench) (string, time.Time) { return ends(w, delayq.RetryIn(soon, errors.New("no"))) },
+		"again":  func(w *wakeBench) (string, time.Time) { return ends(w, delayq.Again(nil, delayq.ProcessIn(soon))) },
+		"trigger": func(w *wakeBench) (string, time.Time) {
+			schedule(w, delayq.ProcessIn(soon))
+			w.Pass(1370 * time.Millisecond)
+			id, err := w.Client.Trigger(w.Context(), "a", "s")
+			require.NoError(w, err)
+			return due(id)
+		},
+		"schedule": func(w *wakeBench) (string, time.Time) {
+			at := time.Now().Add(soon)
+			schedule(w, delayq.StartAt(at))
+			return slot(at)
+		},
+		"schedule with another start": func(w *wakeBench) (string, time.Time) {
+			schedule(w)
+			w.Pass(1370 * time.Millisecond)
+			at := time.Now().Add(soon)
+			schedule(w, delayq.StartAt(at))
+			return slot(at)
+		},
+		"schedule that goes on": func(w *wakeBench) (string, time.Time) {
+			at := time.Now().Add(5 * time.Second)
+			schedule(w, delayq.StartAt(at))
+			require.NoError(w, w.Client.PauseSchedule(w.Context(), "a", "s"))
+			w.Pass(time.Until(at) - soon)
+			require.NoError(w, w.Client.ResumeSchedule(w.Context(), "a", "s"))
+			return slot(at)
+		},
+	} {
+		eachWaiter(t, name, func(w *wakeBench) {
+			w.serve()
+			w.serve()
+			w.Pass(1370 * time.Millisecond)
+			id, at := store(w)
+			w.Pass(time.Until(at) + 400*time.Millisecond)
+			w.wantAt(at, id)
+			close(w.end)
+			w.Pass(time.Second)
+		})
+	}
+}
