@@ -187,7 +187,7 @@ func (h *Handler) Handle(ctx context.Context, job *delayq.Job) error {
 		}
 	}
 	if h.perHost > 0 {
-		host := strings.ToLower(to.url.Host)
+		host := hostOf(to.url)
 		if n := h.enter(host); n > h.perHost && job.Key != "" {
 			h.leave(host)
 			return delayq.HoldKey(busyHold)
@@ -360,9 +360,14 @@ func Key(rawURL string) delayq.JobOption {
 	if err != nil {
 		return delayq.Key("")
 	}
+	return delayq.Key(hostOf(u))
+}
+
+// hostOf names the host of a URL in lower case, with its port unless that is the default one.
+func hostOf(u *url.URL) string {
 	host, port := strings.ToLower(u.Hostname()), u.Port()
 	if cmp.Or(port, "443") == "443" && u.Scheme == "https" || cmp.Or(port, "80") == "80" && u.Scheme == "http" || host == "" {
-		return delayq.Key(host)
+		return host
 	}
-	return delayq.Key(net.JoinHostPort(host, port))
+	return net.JoinHostPort(host, port)
 }
