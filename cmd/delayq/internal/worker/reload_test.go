@@ -130,7 +130,7 @@ func TestReloadAfterATopicThatFailed(t *testing.T) {
 	})
 }
 
-// If a handler cannot be made, nothing of its file takes effect, and the databases that the
+// If a handler cannot be made, nothing of its file takes effect, and the databases that it and the
 // handlers before it have opened are closed.
 func TestReloadGivesBackWhatItOpened(t *testing.T) {
 	inRig(t, func(r *rig) *File { return fileOf(r.topic("a", &stub{name: "a"})) }, func(r *rig) {
@@ -138,10 +138,42 @@ func TestReloadGivesBackWhatItOpened(t *testing.T) {
 		r.load(fileOf(r.topic("b", &stub{name: "b", opens: d}), r.topic("c", &stub{name: "c", broken: errors.New("no such file")})))
 		require.Len(t, r.log.With("the file was not loaded", "no such file"), 1)
 		require.Empty(t, r.worker.pools.open)
+		r.load(fileOf(r.topic("b", &stub{name: "b", opens: d, broken: errors.New("no such statement")})))
+		require.Len(t, r.log.With("the file was not loaded", "no such statement"), 1)
+		require.Empty(t, r.worker.pools.open, "nor what it has opened itself")
 		r.Enqueue("a", "1")
 		r.Pass(time.Second)
 		require.Equal(t, []string{"1 by a", "1 ended"}, r.told())
 	})
+}
+
+// Schedules of a topic that leave the file while those that left it before are being removed are
+// removed too, whether the topic was back meanwhile or not.
+func TestSchedulesThatLeaveDuringARemoval(t *testing.T) {
+	for name, now := range map[string][]string{"one more": {"s", "t"}, "another one": {"t"}} {
+		t.Run(name, func(t *testing.T) {
+			inRig(t, func(r *rig) *File {
+				return fileOf(r.topic("a", &stub{name: "a"}, tick("s", time.Hour), tick("t", time.Hour)), r.topic("b", &stub{name: "b"}))
+			}, func(r *rig) {
+				w, left := r.worker, fileOf(r.topic("b", &stub{name: "b"}))
+				w.mu.Lock()
+				w.file, w.gone["a"] = left, []string{"s"}
+				w.mu.Unlock()
+				r.RDB.AddHook(&afterScript{digest: delayq.Scripts()["schedule_info"], then: func() {
+					w.mu.Lock()
+					w.gone["a"] = now
+					w.mu.Unlock()
+					signal(w.synced)
+				}})
+				signal(w.synced)
+				r.Pass(5 * time.Second)
+				require.Empty(t, r.names("a"))
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				require.Empty(t, w.gone)
+			})
+		})
+	}
 }
 
 // The tables of a database that a new file needs, and that is away when the file is loaded, are

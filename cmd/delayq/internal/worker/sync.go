@@ -111,7 +111,7 @@ func (w *Worker) sync(ctx context.Context) error {
 	if err == nil {
 		w.mu.Lock()
 		for topic, names := range gone {
-			if len(w.gone[topic]) == len(names) {
+			if slices.Equal(w.gone[topic], names) { // otherwise others have left meanwhile
 				delete(w.gone, topic)
 			}
 		}
