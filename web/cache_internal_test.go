@@ -78,6 +78,28 @@ func TestCacheForgetsWhatIsUnderWay(t *testing.T) {
 	})
 }
 
+// A slow reader whose entry another one has replaced meanwhile does not spoil the sum either.
+func TestCacheForgetsWhatWasReadAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cache{every: time.Minute}
+		read := func(took time.Duration) {
+			_, err := c.get(t.Context(), "key", 0, func(context.Context) (any, error) {
+				time.Sleep(took)
+				return strings.Repeat("x", 1000), nil
+			})
+			require.NoError(t, err)
+		}
+		go read(time.Second)
+		synctest.Wait()
+		c.forget()
+		read(0)
+		time.Sleep(2 * time.Second)
+		said, real := c.filled()
+		require.Positive(t, real)
+		require.Equal(t, real, said)
+	})
+}
+
 func TestSizeOf(t *testing.T) {
 	long := strings.Repeat("x", 1000)
 	job := &delayq.JobInfo{Errors: []delayq.AttemptError{{Message: long, Stack: long}}}

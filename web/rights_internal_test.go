@@ -3,9 +3,12 @@ package web
 import (
 	"context"
 	"errors"
+	"html"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -177,14 +180,56 @@ func TestEveryRouteNeedsItsRight(t *testing.T) {
 	}
 }
 
-// Every right guards something.
-func TestEveryRightIsNeeded(t *testing.T) {
+// No page has a link to what the one who sees it may not see or do, whichever right is lacking.
+func TestLinksLeadToNothingThatIsRefused(t *testing.T) {
+	href := regexp.MustCompile(`href="([^"]+)"`)
+	for right := range rightsNeeded() {
+		if right == RightView {
+			continue
+		}
+		h, p := rightsWorld(t)
+		p.refused = func(asked Right, _ string) bool { return asked == right }
+		tried := make(map[string]bool)
+		for name, list := range needs {
+			if routes[name].show == nil {
+				continue
+			}
+			for _, n := range list {
+				w := send(h, http.MethodGet, name, n.query, nil)
+				if w.Code >= http.StatusBadRequest { // the page of an error leads to itself, in other languages
+					continue
+				}
+				for _, link := range href.FindAllStringSubmatch(w.Body.String(), -1) {
+					to, err := url.Parse(html.UnescapeString(link[1]))
+					require.NoError(t, err)
+					page := path.Base(to.Path)
+					if rt := routes[page]; rt == nil || rt.show == nil || tried[to.String()] {
+						continue
+					}
+					tried[to.String()] = true
+					code := send(h, http.MethodGet, page, to.RawQuery, nil).Code
+					require.NotEqual(t, http.StatusForbidden, code, "without %s: %s on the page %s?%s", right, to, name, n.query)
+				}
+			}
+		}
+		require.Greater(t, len(tried), 20)
+	}
+}
+
+// rightsNeeded returns the rights that routes need.
+func rightsNeeded() map[Right]bool {
 	seen := make(map[Right]bool)
 	for _, list := range needs {
 		for _, n := range list {
 			seen[n.right] = true
 		}
 	}
+	return seen
+}
+
+// Every right guards something.
+func TestEveryRightIsNeeded(t *testing.T) {
+	seen := rightsNeeded()
 	for _, right := range []Right{
 		RightView, RightPayload, RightEnqueue, RightCancel, RightReschedule, RightRevive, RightBury, RightPurge, RightPause, RightLimits, RightSchedule,
 	} {
