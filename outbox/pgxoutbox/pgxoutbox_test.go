@@ -352,3 +352,26 @@ func TestInboxAndDeadRows(t *testing.T) {
 		})
 	}
 }
+
+// A call that a batch refuses takes its own query out of the batch, and no other one, however often
+// its result is asked for. A call whose context has ended puts none in.
+func TestBatchKeepsTheQueriesOfOthers(t *testing.T) {
+	var b pgx.Batch
+	b.Queue("first")
+	result, err := pgxoutbox.Batch(&b).ExecContext(t.Context(), "refused")
+	require.NoError(t, err)
+	b.Queue("last")
+	for _, ask := range []func() (int64, error){result.RowsAffected, result.LastInsertId, result.RowsAffected} {
+		_, err = ask()
+		require.Error(t, err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = pgxoutbox.Batch(&b).ExecContext(ended, "too late")
+	require.ErrorIs(t, err, context.Canceled)
+	var left []string
+	for _, q := range b.QueuedQueries {
+		left = append(left, q.SQL)
+	}
+	require.Equal(t, []string{"first", "last"}, left)
+}
