@@ -217,7 +217,9 @@ func (c *checker) reasons(s *schedule, l *look) {
 	if skipped > 0 && (plan.Overlap == "allow" || plan.Overlap == "cancel") {
 		c.wrong("I20", s, s.id, "%d slots were skipped until %d, and the policy is %s", skipped, at(l.Books), plan.Overlap)
 	}
-	if missed > 0 && plan.Missed == "catch up" && plan.Overlap != "cancel" && n <= int64(plan.CatchUp) {
+	// Those that are caught up with wait for each other, so more were due than have gone by.
+	due := passed(plan, at(b), l.Wall+(l.done-l.Mono)/int64(time.Millisecond)+1)
+	if missed > 0 && plan.Missed == "catch up" && plan.Overlap != "cancel" && max(n, due) <= int64(plan.CatchUp) {
 		c.wrong("I20", s, s.id, "%d of %d slots were missed until %d, and the policy is to catch up with %d", missed, n, at(l.Books), plan.CatchUp)
 	}
 	if missed > 0 && !c.broken(l.Mono-(l.Wall-at(b))*int64(time.Millisecond), l.done, "") {

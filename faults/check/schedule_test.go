@@ -115,6 +115,7 @@ func (s *story) judge(state *State) *Report {
 func TestCheckAcceptsSchedules(t *testing.T) {
 	allow, queue, catchUp := second, second, second
 	allow.Overlap, queue.Overlap, catchUp.Missed, catchUp.CatchUp = "allow", "queue", "catch up", 2
+	line := catchUp // each waits for the one before
 	catchUp.Overlap = "allow"
 	for name, c := range map[string]struct {
 		s     *story
@@ -133,6 +134,9 @@ func TestCheckAcceptsSchedules(t *testing.T) {
 			ran(2000, 1, 4700, 4701, 4702, "acked").ran(3000, 1, 4700, 4701, 4702, "acked").ran(4000, 1, 4700, 4701, 4702, "acked").
 			read(102, rig.Books{Next: 1000, Created: 100}).
 			read(4900, rig.Books{Next: 5000, Fired: 3, Missed: 1, Runs: 3, Created: 100, Last: 4000}), 2},
+		"what was due is more than has gone by": {(&story{}).set(100, 1, line).fault(200, "redis kill", "").
+			read(102, rig.Books{Next: 1000, Created: 100}).ran(2000, 1, 4100, 4101, 4900, "acked").
+			read(4200, rig.Books{Waits: 3000, Fired: 1, Missed: 1, Created: 100, Last: 2000}), 2},
 		"slots are skipped while a job runs": {(&story{}).set(100, 1, second).read(102, rig.Books{Next: 1000, Created: 100}).
 			ran(1000, 1, 1000, 1001, 2999, "acked").ran(3000, 1, 3000, 3001, 3002, "acked").
 			read(3500, rig.Books{Next: 4000, Fired: 2, Skipped: 1, Runs: 2, Created: 100, Last: 3000}), 2},
