@@ -187,7 +187,7 @@ func TestLinksLeadToNothingThatIsRefused(t *testing.T) {
 		if right == RightView {
 			continue
 		}
-		h, p := rightsWorld(t)
+		_, h, p := rightsWorld(t)
 		p.refused = func(asked Right, _ string) bool { return asked == right }
 		tried := make(map[string]bool)
 		for name, list := range needs {
