@@ -511,3 +511,21 @@ func TestJobBuriedUnrunIsAtItsFirstAttempt(t *testing.T) {
 		require.Equal(t, 1, info.Attempt)
 	})
 }
+
+// What get reads counts towards the bytes of its reply: records, errors, and the results of done
+// jobs.
+func TestGetCountsAllThatItReads(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		for name, key := range map[string]string{"records": h.Keys.Pool, "errors": h.Keys.Errors, "results": h.Keys.Results} {
+			ids := []any{name + "/1", name + "/2", name + "/3"}
+			for _, id := range ids {
+				require.NoError(t, h.RDB.HSet(t.Context(), key, id, strings.Repeat("x", 600)).Err())
+			}
+			for bytes, jobs := range map[int]int{1: 1, 1199: 1, 1200: 2, 1800: 3} {
+				r, err := h.Run(script.Get, append([]any{bytes, -1}, ids...)...)
+				require.NoError(t, err)
+				require.Len(t, r.List(2).Texts(), jobs, "%d bytes of %s", bytes, name)
+			}
+		}
+	})
+}
