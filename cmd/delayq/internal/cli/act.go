@@ -197,6 +197,7 @@ func (a *app) actOnNamed(cmd *cobra.Command, v *verb, b *bulk, topic string, nam
 			return usage("%s %s of %s: --yes goes up to --at-most %s", v.name, count(len(ids), "job"), topic, number(limit))
 		}
 	}
+	ids = distinct(ids)
 	client, err := a.queue()
 	if err != nil {
 		return err
@@ -260,6 +261,17 @@ func (a *app) actOnNamed(cmd *cobra.Command, v *verb, b *bulk, topic string, nam
 		return stopped
 	}
 	return sum.result()
+}
+
+// distinct returns each ID once, in their order. An act that is told of a job twice would find that
+// it has changed, or move it twice.
+func distinct(ids []string) []string {
+	seen := make(map[string]bool, len(ids))
+	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool {
+		was := seen[id]
+		seen[id] = true
+		return was
+	})
 }
 
 // dry returns the errors that an act on these jobs would have now, in a state unless it is empty.

@@ -128,3 +128,21 @@ func TestRescheduleByOfUnreadableJobs(t *testing.T) {
 		})
 	}
 }
+
+// A job that is named twice is moved once, however many jobs are between.
+func TestRescheduleByMovesAJobOnce(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.Enqueue("t", "a", delayq.ProcessIn(time.Hour))
+		w.Enqueue("t", "b", delayq.ProcessIn(time.Hour))
+		was := w.Get("t", "a").Due
+		require.Equal(w, "a\nb\n", w.ok("reschedule", "t", "a", "b", "a", "--by", "1h", "-o", "id"))
+		require.Equal(w, was.Add(time.Hour), w.Get("t", "a").Due)
+		w.stdin = "a\n" + strings.Repeat("none\n", chunk) + "a\n"
+		r := w.do("reschedule", "t", "-", "--by", "1h", "--yes", "-o", "id")
+		require.Equal(w, "a\n", r.out, r.err)
+		require.Equal(w, was.Add(2*time.Hour), w.Get("t", "a").Due)
+		w.stdin = "a\na\nb\n"
+		require.Equal(w, exitUsage, w.do("reschedule", "t", "-", "--by", "1h", "--yes", "--at-most", "2").code, "no ID is left out silently")
+		require.Equal(w, was.Add(2*time.Hour), w.Get("t", "a").Due)
+	})
+}
