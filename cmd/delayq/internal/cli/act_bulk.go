@@ -30,6 +30,8 @@ type bulkRun struct {
 	asked  bool  // for the limit, with --at-most
 	line   *statusLine
 	parts  []*bulkPart
+
+	shifted map[delayq.JobRef]bool // by --by, if there are several parts
 }
 
 // A bulkPart is the part of it in one topic and one state.
@@ -141,6 +143,12 @@ func (r *bulkRun) recordOf(p *bulkPart, done *delayq.Applied) *bulkRecord {
 	}
 }
 
+// endedBy reports whether an act has ended before its last job with err. Otherwise err is about
+// single jobs.
+func (b *bulkRecord) endedBy(err error) bool {
+	return b.Failed == 0 || b.Next != "" || unreachable(err) || refused(err)
+}
+
 // outcome returns the sentence about what was done.
 func (r *bulkRun) outcome(done, skipped, failed int64) string {
 	text := fmt.Sprintf("%s %s", count(done, "job"), r.v.past)
@@ -171,7 +179,7 @@ func (r *bulkRun) showOne(p *bulkPart, done *delayq.Applied, err error) error {
 		r.say("jobs are left; to go on: --cursor %s", b.Next)
 	}
 	switch {
-	case err != nil && b.Failed > 0 && b.Next == "": // it went on to the end
+	case err != nil && !b.endedBy(err): // it went on to the end
 		return &exitCode{exitPartly, errorText(err)}
 	case err != nil:
 		return err
@@ -227,6 +235,7 @@ func (r *bulkRun) overAll(ctx context.Context) error {
 	var sum bulkRecord
 	var stopped error
 	left := r.limit
+	r.shifted = map[delayq.JobRef]bool{}
 	for i, part := range found {
 		done, err := r.perform(ctx, part, left)
 		b := r.recordOf(part, done)
@@ -237,9 +246,13 @@ func (r *bulkRun) overAll(ctx context.Context) error {
 		if b.Next != "" {
 			sum.Next = b.Next
 		}
-		if err != nil && (b.Failed == 0 || b.Next != "") {
-			stopped = fmt.Errorf("%s jobs of %s: %w", part.q.State, part.q.Topic, err)
-			break
+		if err != nil {
+			err = fmt.Errorf("%s jobs of %s: %w", part.q.State, part.q.Topic, err)
+			if b.endedBy(err) {
+				stopped = err
+				break
+			}
+			r.say("%s", errorText(err))
 		}
 		if left -= b.Done + b.Failed; r.limit > 0 && left <= 0 {
 			if i+1 < len(found) {
@@ -258,6 +271,8 @@ func (r *bulkRun) overAll(ctx context.Context) error {
 		r.say("%s", r.outcome(sum.Done, sum.Skipped, sum.Failed))
 	}
 	switch {
+	case stopped != nil && codeOf(stopped) == exitUsage && sum.Done+sum.Failed > 0: // of a later part
+		return &exitCode{exitPartly, errorText(stopped)}
 	case stopped != nil:
 		return stopped
 	case sum.Failed > 0:

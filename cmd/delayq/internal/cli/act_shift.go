@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/delayq/delayq"
@@ -30,7 +31,7 @@ func shiftNamed(ctx context.Context, c *delayq.Client, topic string, ids []strin
 		refs[i] = delayq.JobRef{Topic: topic, ID: id}
 	}
 	infos, _ := c.GetBatch(ctx, refs) // each result has its error
-	return side(len(ids), func(i int) error {
+	return side(len(ids), whileReached(func(i int) error {
 		r := infos[i]
 		switch {
 		case r.Err != nil:
@@ -41,11 +42,29 @@ func shiftNamed(ctx context.Context, c *delayq.Client, topic string, ids []strin
 			return errNoDue
 		}
 		return actAsRead(ctx, c, r.Job, delayq.Reschedule(delayq.ProcessAt(r.Job.Due.Add(by))))
-	})
+	}))
 }
 
 // errNoDue is the error of a job whose record cannot be read.
 var errNoDue = errors.New("its due time cannot be read")
+
+// errNotTried is the error of a call that was not made, because Redis has not answered one before.
+var errNotTried = errors.New("not tried, because Redis did not answer")
+
+// whileReached makes no more calls after one that Redis has not answered.
+func whileReached(call func(i int) error) func(i int) error {
+	var lost atomic.Bool
+	return func(i int) error {
+		if lost.Load() {
+			return errNotTried
+		}
+		err := call(i)
+		if failed, _ := unrecorded(err); failed != nil && unreachable(failed) {
+			lost.Store(true)
+		}
+		return err
+	}
+}
 
 // A found is a job whose due time is to be moved.
 type found struct {
@@ -69,28 +88,37 @@ func (r *bulkRun) shift(ctx context.Context, q delayq.Query, by time.Duration, l
 		}
 		return a.due.Compare(b.due)
 	})
-	unread := done.Failed
 	size := chunk
 	if r.b.pace > 0 {
 		size = min(chunk, r.b.pace)
 	}
-	for some := range slices.Chunk(list, size) {
-		failed := r.shiftSome(ctx, q, some, by, done)
-		if failed == nil {
-			failed = ctx.Err()
-		}
-		if failed != nil {
-			return done, fmt.Errorf("%w; a second run would move jobs twice, unless it has %s", failed, rest(some[0].due, by))
+	for len(list) > 0 {
+		some := list[:min(size, len(list))]
+		step, err := r.shiftSome(ctx, q, some, by, done)
+		if !step.whole() {
+			list = list[len(some):]
 		}
 		r.line.show(*done)
-		if r.b.pace > 0 && done.Done+done.Skipped+done.Failed < done.Matched {
-			if err := wait(ctx, time.Second*time.Duration(size)/time.Duration(r.b.pace)); err != nil {
-				return done, err
+		if err == nil && r.b.pace > 0 && len(list) > 0 {
+			err = wait(ctx, time.Second*time.Duration(size)/time.Duration(r.b.pace))
+		}
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			r.line.clear()
+			if !step.whole() { // no time divides these jobs from those that were moved
+				r.name(q.Topic+": not moved: ", step.left)
+				r.name(q.Topic+": moved or not: ", step.unknown)
 			}
+			if len(list) > 0 {
+				r.say("%s: jobs are left; to go on without moving a job twice: %s", q.Topic, rest(list[0].due, by))
+			}
+			return done, err
 		}
 	}
-	if unread > 0 {
-		return done, fmt.Errorf("%s not moved: %w", count(unread, "job"), errNoDue)
+	if done.Failed > 0 {
+		return done, fmt.Errorf("%s of %s failed: %w", number(done.Failed), count(done.Matched, "job"), errors.Join(done.Errs...))
 	}
 	return done, nil
 }
@@ -105,6 +133,9 @@ func (r *bulkRun) find(ctx context.Context, q delayq.Query, limit int64, done *d
 		}
 		done.Examined += int64(page.Examined)
 		for _, job := range page.Jobs {
+			if r.shifted[delayq.JobRef{Topic: q.Topic, ID: job.ID}] { // from another state into this one
+				continue
+			}
 			if job.Due.IsZero() { // a list does not read large records
 				if job, err = r.client.Get(ctx, q.Topic, job.ID); errors.Is(err, delayq.ErrNotFound) {
 					continue
@@ -128,48 +159,88 @@ func (r *bulkRun) find(ctx context.Context, q delayq.Query, limit int64, done *d
 		list = list[:min(int64(len(list)), limit)]
 	}
 	done.Matched = int64(len(list))
-	list = slices.DeleteFunc(list, func(job found) bool { return job.due.IsZero() })
-	done.Failed = done.Matched - int64(len(list))
+	list = slices.DeleteFunc(list, func(job found) bool {
+		if job.due.IsZero() {
+			fails(done, fmt.Errorf("%s: %w", idText(job.id), errNoDue))
+		}
+		return job.due.IsZero()
+	})
 	return list, nil
 }
 
+// fails counts a job that has failed.
+func fails(done *delayq.Applied, err error) {
+	if done.Failed++; len(done.Errs) < mostErrors {
+		done.Errs = append(done.Errs, err)
+	}
+}
+
+// mostErrors is how many errors of single jobs are shown.
+const mostErrors = 10
+
+// A cut has the jobs of a step that has ended early: those that were not moved, and those of which
+// nobody knows.
+type cut struct {
+	all           int // jobs of the step
+	left, unknown []string
+}
+
+// whole reports whether none of the jobs was moved.
+func (c *cut) whole() bool { return len(c.left) == c.all }
+
+// name says something about jobs, if there are any.
+func (r *bulkRun) name(what string, ids []string) {
+	if len(ids) > 0 {
+		r.say("%s%s", what, strings.Join(ids, " "))
+	}
+}
+
 // shiftSome moves the due times of some of the jobs, each as it was found, and counts what has
-// become of them. The audit has one entry about all of them.
-func (r *bulkRun) shiftSome(ctx context.Context, q delayq.Query, some []found, by time.Duration, done *delayq.Applied) (failed error) {
+// become of them. The audit has one entry about all of them. A job that would expire by then fails,
+// and the others go on. After another error the next jobs must not be moved.
+func (r *bulkRun) shiftSome(ctx context.Context, q delayq.Query, some []found, by time.Duration, done *delayq.Applied) (*cut, error) {
 	quiet := delayq.WithActor(ctx, "") // of each job
-	errs := side(len(some), func(i int) error {
+	errs := side(len(some), whileReached(func(i int) error {
 		job := &delayq.JobInfo{Job: delayq.Job{Topic: q.Topic, ID: some[i].id, Due: some[i].due}, State: q.State}
 		return library.ActOn(quiet, r.client, job, delayq.Reschedule(delayq.ProcessAt(job.Due.Add(by))))
-	})
-	moved, unknown := int64(0), int64(0)
+	}))
+	o, moved, failed := &cut{all: len(some)}, int64(0), error(nil)
 	var text strings.Builder
 	for i, err := range errs {
 		switch {
 		case err == nil:
 			moved++
+			if r.shifted != nil {
+				r.shifted[delayq.JobRef{Topic: q.Topic, ID: some[i].id}] = true
+			}
 		case errors.Is(err, delayq.ErrNotFound), isConflict(err):
 			done.Skipped++
 			continue
+		case errors.Is(err, delayq.ErrUnknownOutcome):
+			fails(done, err)
+			o.unknown, failed = append(o.unknown, idText(some[i].id)), err
+		case errors.Is(err, delayq.ErrInvalid):
+			fails(done, err)
+			continue
 		default:
-			done.Failed++
-			if failed = err; !errors.Is(err, delayq.ErrUnknownOutcome) {
-				continue
+			if o.left = append(o.left, idText(some[i].id)); failed == nil || errors.Is(failed, errNotTried) {
+				failed = err
 			}
-			unknown++
+			continue
 		}
 		if text.Len() < mostNoted {
 			fmt.Fprintf(&text, ", %q was due %s", some[i].id, exactTime(some[i].due))
 		}
 	}
 	done.Done += moved
-	act := "by " + by.String() + text.String()
+	act, unknown := "by "+by.String()+text.String(), int64(len(o.unknown))
 	if unknown > 0 {
 		act = fmt.Sprintf("outcome of %s unknown, %s", number(unknown), act)
 	}
 	if err := r.acted(library.Note(ctx, r.client, r.v.name, q.Topic, "", act, moved+unknown)); failed == nil {
 		failed = err
 	}
-	return failed
+	return o, failed
 }
 
 // mostNoted is how many bytes an entry of the audit has about jobs. The library cuts it there.
