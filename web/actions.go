@@ -311,18 +311,23 @@ func (h *Handler) perform(v *view) (any, error) {
 		return redirect("bulk?run=" + strconv.FormatInt(run, 10)), nil
 	}
 	defer h.shared.forget()
-	done, failed := 0, 0
+	done, open := 0, 0 // open: nobody knows
 	var last error
 	for _, id := range p.ids {
-		if err := v.acted(h.actOn(v.acting(), p, id)); err != nil {
-			failed, last = failed+1, err
-			if _, status := err.(*refusal); status || v.Request.Context().Err() != nil {
-				break
-			}
+		err := v.acted(h.actOn(v.acting(), p, id))
+		if err == nil {
+			done++
 			continue
 		}
-		done++
+		last = err
+		if errors.Is(err, delayq.ErrUnknownOutcome) {
+			open++
+		}
+		if open > 0 || v.Request.Context().Err() != nil { // the others are left as they are
+			break
+		}
 	}
+	failed := len(p.ids) - done - open
 	if len(p.ids) == 1 && last != nil {
 		return nil, v.moved(last)
 	}
@@ -330,7 +335,11 @@ func (h *Handler) perform(v *view) (any, error) {
 	if len(p.ids) == 1 {
 		back = v.Link("job", "topic", v.Topic, "id", p.ids[0])
 	}
-	return redirect(back + "&did=" + p.name + "&n=" + strconv.Itoa(done) + "&failed=" + strconv.Itoa(failed)), nil
+	back += "&did=" + p.name + "&n=" + strconv.Itoa(done) + "&failed=" + strconv.Itoa(failed)
+	if open > 0 {
+		back += "&open=" + strconv.Itoa(open)
+	}
+	return redirect(back), nil
 }
 
 // moved says that a job has moved on, if that is what an error means.

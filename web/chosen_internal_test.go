@@ -2,6 +2,9 @@ package web
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -9,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
@@ -183,4 +187,52 @@ func TestPriorityIsOfferedForKeys(t *testing.T) {
 	require.NotContains(t, page("job", "topic=plain&id=one"), "do=priority")
 	require.Contains(t, page("confirm", "topic=t&do=reschedule&state=scheduled&id=scheduled-1"), `name="by"`)
 	require.NotContains(t, page("confirm", "topic=t&do=reschedule&state=scheduled&all=1"), `name="by"`)
+}
+
+// A lostAnswer executes calls of a script and loses their answers.
+type lostAnswer struct{ script string }
+
+func (l *lostAnswer) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (l *lostAnswer) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (l *lostAnswer) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if len(cmd.Args()) > 1 && err == nil && (cmd.Args()[1] == delayq.Scripts()[l.script] || strings.Contains(fmt.Sprint(cmd.Args()[1]), "-- "+l.script+": ")) {
+			err = &net.OpError{Op: "read", Net: "tcp", Err: errors.New("connection reset by peer")}
+			cmd.SetErr(err)
+		}
+		return err
+	}
+}
+
+// If Redis does not answer about a chosen job, the page does not say that it is unchanged, and
+// leaves the next ones alone.
+func TestChosenJobsWithoutAnswer(t *testing.T) {
+	q := delayqtest.Start(t)
+	was := map[string]time.Time{}
+	for _, id := range []string{"a", "b", "c"} {
+		job, err := q.Client.Enqueue(t.Context(), "t", id, nil, delayq.ProcessIn(time.Hour))
+		require.NoError(t, err)
+		was[id] = job.Due
+	}
+	h, err := New(q.Inspector, Actions(q.Client))
+	require.NoError(t, err)
+	t.Cleanup(h.Close)
+	q.Redis.AddHook(&lostAnswer{"reschedule"})
+	form := url.Values{"ids": {"a", "b", "c"}, "by": {"24h"}}
+	w := send(h, http.MethodPost, "act", "topic=t&do=reschedule&state=scheduled", form)
+	require.Equal(t, http.StatusSeeOther, w.Code, w.Body.String())
+	to := w.Header().Get("Location")
+	require.Contains(t, to, "&n=0&failed=2&open=1")
+	for id, by := range map[string]time.Duration{"a": 24 * time.Hour, "b": 0, "c": 0} {
+		info, err := q.Inspector.Job(t.Context(), "t", id)
+		require.NoError(t, err)
+		require.True(t, was[id].Add(by).Equal(info.Due), id)
+	}
+	page, query, _ := strings.Cut(to, "?")
+	shown := send(h, http.MethodGet, page, query, nil).Body.String()
+	require.Contains(t, shown, "2 had moved on or failed, and are unchanged. Redis did not answer about 1: it is done or not. Look before you repeat it.")
+	require.NotContains(t, shown, "open=1", "the links of the page do not take it along")
 }

@@ -331,7 +331,7 @@ func (v *view) with() string {
 
 // passing are the parameters that the links of a page do not take along: those of language and
 // theme, and what an act has done that led to the page.
-var passing = []string{"lang", "theme", "did", "n", "failed", "unrecorded"}
+var passing = []string{"lang", "theme", "did", "n", "failed", "open", "unrecorded"}
 
 // changed returns the parameters without those that pass, and with one set.
 func (v *view) changed(name, value string) url.Values {
@@ -412,6 +412,9 @@ func (v *view) Did() string {
 	text := v.T("did."+did, number(n))
 	if failed, err := strconv.ParseInt(v.query.Get("failed"), 10, 64); err == nil && failed > 0 {
 		text += " " + v.T("did.failed", number(failed))
+	}
+	if open, err := strconv.ParseInt(v.query.Get("open"), 10, 64); err == nil && open > 0 {
+		text += " " + v.T("did.open", number(open))
 	}
 	return text
 }
