@@ -3,7 +3,6 @@ package cli
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"reflect"
@@ -163,7 +162,7 @@ func TestEveryFieldOfAJobIsShown(t *testing.T) {
 		}
 		require.Empty(t, slices.Collect(maps.Keys(out)), "%s: there are no such fields", view)
 	}
-	require.Len(t, leftOut, len(jobViews), fmt.Sprint("of each view"))
+	require.Len(t, leftOut, len(jobViews), "of each view")
 }
 
 // A list does not read large records, and does not say what they hold.
