@@ -36,6 +36,9 @@ func TestGoldenTransfer(t *testing.T) {
 			w.stdin = "\n" + line + "\n"
 			w.show("import")
 		}
+		w.stdin = `{"schema":"delayq.export/1","topic":"unread","id":"x","state":"ready","undecodable":"format version 9"}`
+		require.Contains(w, w.ok("import"), "0 jobs stored, 0 duplicates, 1 skipped", "what export could not read")
+		require.Empty(w, w.State("unread", "x"))
 		w.show("import", "no-such-file")
 		file := filepath.Join(w.TempDir(), "empty")
 		require.NoError(w, os.WriteFile(file, nil, 0o600))
