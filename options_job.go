@@ -7,6 +7,7 @@
 package delayq
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -413,6 +414,24 @@ func (info *JobInfo) Settings(servers []ServerInfo) []Setting {
 }
 
 // noSetting is the value of what is not set.
+// RetriesLeft returns how many retries a job has left by what holds in its runs, the fewest first
+// if its servers differ. It returns nil if that is unknown, and for a done job.
+func (friends) RetriesLeft(e *Explanation) (list []int) {
+	for _, s := range e.Settings {
+		if s.Name != "retries" {
+			continue
+		}
+		job := e.Job.Job
+		job.Retries = Unlimited
+		if n, err := strconv.Atoi(s.Value); err == nil {
+			job.Retries = n
+		}
+		list = append(list, job.RetriesLeft())
+	}
+	slices.SortFunc(list, func(a, b int) int { return cmp.Compare(uint(a), uint(b)) }) // unlimited is the most
+	return slices.Compact(list)
+}
+
 const noSetting = "none"
 
 // builtInDefaults are those of a handler that sets none.

@@ -1,9 +1,6 @@
 package web
 
 import (
-	"cmp"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -22,18 +19,8 @@ type settingRow struct {
 func (p *jobPage) set(e *delayq.Explanation) {
 	for _, s := range e.Settings {
 		p.Settings = append(p.Settings, settingRow(s))
-		if s.Name != "retries" {
-			continue
-		}
-		job := e.Job.Job
-		job.Retries = delayq.Unlimited
-		if n, err := strconv.Atoi(s.Value); err == nil {
-			job.Retries = n
-		}
-		p.left = append(p.left, job.RetriesLeft())
 	}
-	slices.SortFunc(p.left, func(a, b int) int { return cmp.Compare(uint(a), uint(b)) }) // unlimited is the most
-	if p.left = slices.Compact(p.left); len(p.left) > 0 {
+	if p.left = library.RetriesLeft(e); len(p.left) > 0 {
 		p.Job.RetriesLeft = p.left[0]
 	}
 }

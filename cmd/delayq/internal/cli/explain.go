@@ -1,10 +1,8 @@
 package cli
 
 import (
-	"cmp"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -47,28 +45,10 @@ func explanationOf(topic, id string, found *delayq.Explanation) *explanationReco
 	for _, s := range found.Settings {
 		r.Settings = append(r.Settings, settingRecord(s))
 	}
-	if r.left = retriesLeft(found); len(r.left) > 0 {
+	if r.left = library.RetriesLeft(found); len(r.left) > 0 {
 		r.Job.RetriesLeft = r.left[0]
 	}
 	return r
-}
-
-// retriesLeft returns how many retries a job has left by what holds in its runs, the fewest first
-// if its servers differ. It returns nil if that is unknown, and for a done job.
-func retriesLeft(found *delayq.Explanation) (list []int) {
-	for _, s := range found.Settings {
-		if s.Name != "retries" {
-			continue
-		}
-		job := found.Job.Job
-		job.Retries = delayq.Unlimited
-		if n, err := strconv.Atoi(s.Value); err == nil {
-			job.Retries = n
-		}
-		list = append(list, job.RetriesLeft())
-	}
-	slices.SortFunc(list, func(a, b int) int { return cmp.Compare(uint(a), uint(b)) }) // unlimited is the most
-	return slices.Compact(list)
 }
 
 // A reasonRecord is one reason. Each code has its own fields.
