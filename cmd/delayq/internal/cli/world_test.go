@@ -209,6 +209,7 @@ func (w *world) clean(text string) string {
 	text = strings.ReplaceAll(text, "23.9s", "  24s") // of a lease, whose end has microseconds
 	if hidden {
 		text = gaps.ReplaceAllString(text, "$1  ")
+		text = strings.ReplaceAll(text, "HOST PID", "HOST  PID") // the ID of this process has three digits
 	}
 	return text
 }
