@@ -48,7 +48,7 @@ func toy(t *testing.T) *repo {
 		put(filepath.Join(folder, "p.go"), source)
 		uses += "\t./" + folder + "\n"
 	}
-	put("go.work", "go 1.25.0\n\nuse (\n"+strings.Replace(uses, "./\n", ".\n", 1)+")\n\nreplace "+root+" v0.0.9 => .\n")
+	put("go.work", "go 1.25.0\n\nuse (\n"+strings.Replace(uses, "./\n", ".\n", 1)+")\n\n"+replacedAt("v0.0.9"))
 	put("LICENSE", "SPDX-License-Identifier: MIT\n")
 	put("README.md", "# toy\n\n**Status:** v0.0.9. Young.\n")
 	put("CHANGELOG.md", "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- All.\n")
@@ -63,6 +63,11 @@ func toy(t *testing.T) *repo {
 	_, err = r.git("init", "-q")
 	require.NoError(t, err)
 	return committed(t, r)
+}
+
+// replacedAt is the end of a go.work that replaces the modules of a version.
+func replacedAt(version string) string {
+	return "replace (\n\t" + root + " " + version + " => .\n\t" + root + "/prom " + version + " => ./prom\n)\n"
 }
 
 // committed commits all of a clone, and opens it again.
@@ -100,7 +105,7 @@ func TestReleaseFromCheckToNext(t *testing.T) {
 		require.Contains(t, out.String(), " "+tag)
 	}
 	require.Contains(t, r.text(t, "prom/go.mod"), "require "+root+" v0.1.0\n")
-	require.Contains(t, r.text(t, "go.work"), "replace "+root+" v0.1.0 => .\n")
+	require.Contains(t, r.text(t, "go.work"), replacedAt("v0.1.0"))
 	require.NotContains(t, r.text(t, "go.work"), "v0.0.9")
 	require.Contains(t, r.text(t, "README.md"), "**Status:** v0.1.0. Young.")
 	require.Equal(t, "user delayq-producer\n", r.text(t, "lua/testdata/acl/v0.1.0.acl"))

@@ -136,20 +136,11 @@ func (r *repo) setVersion(version string) error {
 	if err != nil {
 		return err
 	}
-	var replaced []modfile.Replace // copies: DropReplace clears what is in the file
-	for _, one := range work.Replace {
-		replaced = append(replaced, *one)
-	}
-	for _, one := range replaced {
-		if err := work.DropReplace(one.Old.Path, one.Old.Version); err != nil {
-			return err
-		}
-		if err := work.AddReplace(one.Old.Path, version, one.New.Path, ""); err != nil {
-			return err
+	for _, one := range work.Replace { // the lines stay where they are
+		if i := slices.Index(one.Syntax.Token, one.Old.Version); i >= 0 {
+			one.Syntax.Token[i] = version
 		}
 	}
-	work.Cleanup()
-	work.SortBlocks()
 	return r.write("go.work", modfile.Format(work.Syntax))
 }
 
