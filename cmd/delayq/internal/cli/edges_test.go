@@ -37,6 +37,11 @@ func TestTypoOfATopicIsNoSuccess(t *testing.T) {
 		}
 		require.Contains(w, w.ok("topic", "new:a", "--over", "0s"), "paused by alice")
 		require.Contains(w, w.ok("topic", "new:c", "--over", "0s"), "running 1")
+		// Whoever has made a topic with --create can take it back without.
+		for _, args := range [][]string{{"resume", "new:a"}, {"hold", "new:b", "--end"}, {"limits", "new:c", "--running", "0"}} {
+			w.ok(args...)
+			require.Equal(w, exitNotFound, w.do(args...).code, args)
+		}
 		// A topic that only a server knows exists.
 		w.Serve("served", queuetest.Nothing, delayq.Concurrency(1))
 		w.Pass(time.Minute)

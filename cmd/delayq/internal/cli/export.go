@@ -21,6 +21,7 @@ type exportRecord struct {
 	Schema string `json:"schema"`
 	jobRef
 	jobKey
+	Priority  *seconds     `json:"priority,omitempty"` // of a job with a key; negative: it goes behind
 	State     delayq.State `json:"state"`
 	Due       stamp        `json:"due,omitzero"`
 	Retry     *int         `json:"retry,omitempty"` // -1: unlimited; left out: not given
@@ -41,7 +42,7 @@ type exportRecord struct {
 func exportOf(info *delayq.JobInfo) *exportRecord {
 	r := jobOf(info, true)
 	e := &exportRecord{
-		Schema: schemaExport, jobRef: r.jobRef, jobKey: r.jobKey, State: r.State, Due: r.Due, ExpireAt: r.ExpireAt, content: r.content,
+		Schema: schemaExport, jobRef: r.jobRef, jobKey: r.jobKey, Priority: r.Priority, State: r.State, Due: r.Due, ExpireAt: r.ExpireAt, content: r.content,
 		Enqueued: r.Enqueued, Attempt: r.Attempt, Buried: r.Buried, Finished: r.Finished, Errors: r.Errors,
 		Undecodable: r.Undecodable, RawBase64: r.RawBase64,
 	}
@@ -76,6 +77,12 @@ func (e *exportRecord) job() (delayq.NewJob, error) {
 	}
 	if e.Retention > 0 {
 		j.Options = append(j.Options, delayq.Retention(time.Duration(e.Retention)))
+	}
+	if key := e.exactKey(); key != "" {
+		j.Options = append(j.Options, delayq.Key(key))
+		if e.Priority != nil {
+			j.Options = append(j.Options, delayq.Priority(time.Duration(*e.Priority)))
+		}
 	}
 	if !e.Due.IsZero() && e.State == delayq.StateScheduled {
 		j.Options = append(j.Options, delayq.ProcessAt(time.Time(e.Due)))

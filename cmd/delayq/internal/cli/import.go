@@ -37,9 +37,9 @@ func (a *app) importCommand() *cobra.Command {
 		Use:   "import [FILE|-]",
 		Short: "Store jobs that export has written",
 		Long: `Store jobs that export has written, from FILE or stdin. They keep their ID, payload,
-headers, due time and limits. Attempts and errors are not kept. A job whose ID is
-taken is left alone and counted, so import can be repeated. Done jobs are skipped, and
-dead ones too unless --revive is given.`,
+headers, key, priority, due time and limits. Attempts and errors are not kept. A job
+whose ID is taken is left alone and counted, so import can be repeated. Done jobs are
+skipped, and dead ones too unless --revive is given.`,
 		Example:           "  delayq import dead.jsonl --topic mail:retry --revive",
 		Args:              counted(0, 1, "at most one file"),
 		ValidArgsFunction: a.completeArgs(nil, nothing),

@@ -3,12 +3,15 @@ package cli
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/record"
 )
 
 func TestGoldenTransfer(t *testing.T) {
@@ -44,6 +47,30 @@ func TestGoldenTransfer(t *testing.T) {
 		require.NoError(w, os.WriteFile(file, nil, 0o600))
 		require.Contains(w, w.ok("import", file), "0 jobs stored")
 		w.golden("transfer")
+	})
+}
+
+// Import gives a job every option that it had. A new one is in one of the two lists.
+func TestImportMakesTheSameJob(t *testing.T) {
+	set := record.Options{
+		DueAt: time.Date(2000, 1, 3, 0, 0, 0, 0, time.UTC).UnixMilli(), Retry: 7, BackoffMin: 1500, BackoffMax: 60_000, Timeout: 2500,
+		ExpireAt: time.Date(2000, 1, 4, 0, 0, 0, 0, time.UTC).UnixMilli(), Retention: 90_000, Headers: map[string]string{"a": "b"},
+		Key: "tenant\xff", HeadStart: -4500,
+	}
+	made := map[string]bool{"DueIn": true, "ExpireIn": true, "Scheduled": true} // of the time of the enqueueing, or of a schedule
+	for field, value := range reflect.ValueOf(set).Fields() {
+		require.True(t, !field.IsExported() || made[field.Name] || !value.IsZero(), "the test does not set %s", field.Name)
+	}
+	inWorld(t, func(w *world) {
+		ms := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+		_, err := w.Client.Enqueue(w.Context(), "from", "x", []byte("p"), delayq.ProcessAt(time.UnixMilli(set.DueAt)), delayq.Retry(set.Retry),
+			delayq.Backoff(ms(set.BackoffMin), ms(set.BackoffMax)), delayq.Timeout(ms(set.Timeout)), delayq.ExpireAt(time.UnixMilli(set.ExpireAt)),
+			delayq.Retention(ms(set.Retention)), delayq.Header("a", "b"), delayq.Key(set.Key), delayq.Priority(ms(set.HeadStart)))
+		require.NoError(w, err)
+		w.stdin = w.ok("export", "from")
+		require.Contains(w, w.ok("import", "--topic", "to"), "1 job stored")
+		require.Equal(w, set, library.Given(w.Get("to", "x")))
+		require.Equal(w, ms(set.HeadStart), w.Get("to", "x").Priority)
 	})
 }
 
