@@ -413,7 +413,6 @@ func (info *JobInfo) Settings(servers []ServerInfo) []Setting {
 	return list
 }
 
-// noSetting is the value of what is not set.
 // RetriesLeft returns how many retries a job has left by what holds in its runs, the fewest first
 // if its servers differ. It returns nil if that is unknown, and for a done job.
 func (friends) RetriesLeft(e *Explanation) (list []int) {
@@ -432,6 +431,7 @@ func (friends) RetriesLeft(e *Explanation) (list []int) {
 	return slices.Compact(list)
 }
 
+// noSetting is the value of what is not set.
 const noSetting = "none"
 
 // builtInDefaults are those of a handler that sets none.

@@ -211,7 +211,8 @@ func requireLittle(t *testing.T, h *Hand, few int64) {
 	for keys.Next(t.Context()) {
 		key := keys.Val()
 		most, stays := known[key]
-		ttl := h.RDB.PTTL(t.Context(), key).Val()
+		ttl, err := h.RDB.PTTL(t.Context(), key).Result()
+		require.NoError(t, err)
 		if ttl == gone {
 			continue
 		}
@@ -259,7 +260,8 @@ func TestTopicsThatNeverComeAgainLeaveNothing(t *testing.T) {
 	left := rdb.Scan(t.Context(), 0, prefix+":\\{once*", 10_000).Iterator()
 	receipts := 0
 	for ; left.Next(t.Context()); receipts++ {
-		ttl := rdb.PTTL(t.Context(), left.Val()).Val()
+		ttl, err := rdb.PTTL(t.Context(), left.Val()).Result()
+		require.NoError(t, err)
 		require.True(t, ttl == gone || ttl >= 0 && ttl <= 4*time.Minute, "%s stays for %v", left.Val(), ttl)
 	}
 	require.NoError(t, left.Err())

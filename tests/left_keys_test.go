@@ -112,7 +112,9 @@ func TestNothingStaysInRedis(t *testing.T) {
 		require.Contains(t, keys, prefix+":{a}:stats")
 		for key := range keys {
 			if rest := strings.TrimPrefix(key, prefix+":{a}:"); strings.HasPrefix(rest, "receipt:") || strings.HasPrefix(rest, "taken:") || rest == "minutes" || rest == "hours" {
-				require.NotEqual(t, time.Duration(-1), rdb.PTTL(ctx, key).Val(), "%s does not expire", key)
+				ttl, err := rdb.PTTL(ctx, key).Result()
+				require.NoError(t, err)
+				require.NotEqual(t, time.Duration(-1), ttl, "%s does not expire", key)
 				delete(keys, key)
 			}
 		}

@@ -162,6 +162,7 @@ func FuzzWords(f *testing.F) {
 // A line of any bytes is a job, or an error.
 func FuzzImport(f *testing.F) {
 	f.Add(`{"schema":"delayq.export/1","topic":"t","id":"a","state":"scheduled","due":"2026-01-02T03:04:05Z","payload":"x","headers":{"a":"b"},"retry":3,"backoff":[1,2],"timeout":1e300}`)
+	f.Add(`{"schema":"delayq.export/1","topic":"t","id":"a","state":"ready","key":"k","key_base64":"/w==","priority":-1e300}`)
 	f.Add(`{"schema":"delayq.export/1","topic":"t","id_base64":"/w==","state":"dead","headers_base64":{"!":"x"},"retention":-1e-300}`)
 	f.Fuzz(func(t *testing.T, line string) {
 		i := &importing{dead: true}
