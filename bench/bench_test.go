@@ -3,10 +3,8 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -347,64 +345,6 @@ func TestParseFlags(t *testing.T) {
 			t.Errorf("%v: rounds %d, error %v", c.args, got.rounds, err)
 		}
 	}
-}
-
-// TestLink passes bytes both ways and the end of a connection, and nothing
-// before its time.
-func TestLink(t *testing.T) {
-	const delay = 2 * time.Millisecond
-	echo := listenLocal(t)
-	ended := make(chan error, 1)
-	go func() {
-		conn, err := echo.Accept()
-		if err != nil {
-			ended <- err
-			return
-		}
-		_, err = io.Copy(conn, conn)
-		ended <- errors.Join(err, conn.Close())
-	}()
-	near := listenLocal(t)
-	served := make(chan error, 1)
-	go func() { served <- newLink(echo.Addr().String(), delay).serve(near) }()
-	conn, err := net.Dial("tcp", near.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	sent := bytes.Repeat([]byte("0123456789abcde\n"), 3*chunkBytes/16)
-	written := make(chan error, 1)
-	start := time.Now()
-	go func() {
-		_, err := conn.Write(sent)
-		written <- err
-	}()
-	got := make([]byte, len(sent))
-	if _, err := io.ReadFull(conn, got[:1]); err != nil {
-		t.Fatal(err)
-	}
-	if took := time.Since(start); took < 2*delay {
-		t.Errorf("the first byte came back after %s, want at least %s", took, 2*delay)
-	}
-	if _, err := io.ReadFull(conn, got[1:]); err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, sent) {
-		t.Error("other bytes came back than were sent")
-	}
-	if err := errors.Join(<-written, conn.Close(), <-ended, near.Close(), <-served); err != nil {
-		t.Error(err)
-	}
-}
-
-// listenLocal listens on a free port until the end of the test.
-func listenLocal(t *testing.T) net.Listener {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = listener.Close() }) // some close it themselves
-	return listener
 }
 
 func TestSumCalls(t *testing.T) {

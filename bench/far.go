@@ -16,23 +16,17 @@ const leastPool = 10
 // opened, and one caller needs not more than half a second.
 const farWarm = 50
 
-// far measures with a Redis that is a round trip of rtt away. Each client has
-// as many connections as there are callers.
+// far measures with a Redis that is a round trip of rtt away: see delay.go. Each
+// client has as many connections as there are callers.
 func far(p product, rtt time.Duration, callers int, measure func(context.Context, *bench, peer) (sample, error)) side {
-	return side{label: p.label, measure: func(ctx context.Context, b *bench) (_ sample, err error) {
-		if b.store.opt.Network == "unix" {
-			return nil, errors.New("a Redis with a socket in the file system cannot be far away")
-		}
-		addr, end, err := startLink(ctx, b.store.opt.Addr, rtt/2)
-		if err != nil {
-			return nil, err
-		}
-		defer func() { err = errors.Join(err, end()) }()
+	return side{label: p.label, measure: func(ctx context.Context, b *bench) (sample, error) {
+		var err error
+		way := newDistance(rtt, pause)
+		defer way.close()
 		away := *b
-		away.store = b.store.through(addr, max(callers, leastPool))
+		away.store = b.store.through(way, max(callers, leastPool))
 		away.sizes.warm = farWarm
-		away.rtt, err = roundTrip(ctx, away.store, b.sizes.farPings)
-		if err != nil {
+		if away.rtt, err = roundTrip(ctx, away.store, b.sizes.farPings); err != nil {
 			return nil, err
 		}
 		result, err := p.on(measure).measure(ctx, &away)

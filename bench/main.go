@@ -40,8 +40,6 @@ type config struct {
 	plot   string
 	cpu    string
 	pinger string
-	link   string
-	delay  time.Duration
 }
 
 // parseFlags reads the flags.
@@ -55,8 +53,6 @@ func parseFlags(args []string, stderr io.Writer) (config, error) {
 	flags.StringVar(&c.plot, "plot", "", "draw the curves of the scale row into this `file`, SVG or PNG by its name")
 	flags.StringVar(&c.cpu, "cpuprofile", "", "write a CPU profile of this process to this `file`; use it with -rows and -sides")
 	flags.StringVar(&c.pinger, "pinger", "", "for the program itself: send PING to the Redis at this `address` until stdin ends")
-	flags.StringVar(&c.link, "link", "", "for the program itself: be a long way to the Redis at this `address` until stdin ends")
-	flags.DurationVar(&c.delay, "delay", 0, "for the program itself: one way of -link")
 	rows := flags.String("rows", "", "measure only rows whose ID matches this `regexp`")
 	sides := flags.String("sides", "", "measure only sides (delayq, asynq, …) whose name matches this `regexp`")
 	if err := flags.Parse(args); err != nil {
@@ -87,9 +83,6 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	if c.pinger != "" {
 		return pinger(ctx, os.Getenv(redisURL), c.pinger, stdin, stdout)
-	}
-	if c.link != "" {
-		return runLink(c.link, c.delay, stdin, stdout)
 	}
 	if len(c.apply(rows())) == 0 {
 		return errors.New("no row has been selected")

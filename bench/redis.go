@@ -56,7 +56,7 @@ func openStore(ctx context.Context, url string, args ...string) (*store, error) 
 	admin := s.opt
 	admin.ReadTimeout = adminTimeout
 	s.admin = redis.NewClient(&admin)
-	s.opt.Dialer = s.traffic.dial(&s.opt)
+	s.opt.Dialer = s.traffic.dial(redis.NewDialer(&s.opt))
 	if err := s.ready(ctx); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
@@ -122,12 +122,11 @@ func (s *store) serverClient(pool int) *redis.Client {
 	return redis.NewClient(&opt)
 }
 
-// through is the same Redis at another address, for clients with pool
-// connections. The admin client stays where it is.
-func (s *store) through(addr string, pool int) *store {
+// through is the same Redis for clients that are far away, with pool
+// connections each. The admin client stays near.
+func (s *store) through(way *distance, pool int) *store {
 	t := &store{opt: s.opt, admin: s.admin, ours: s.ours, pool: pool, stop: s.stop}
-	t.opt.Addr = addr
-	t.opt.Dialer = t.traffic.dial(&t.opt)
+	t.opt.Dialer = t.traffic.dial(way.dial(redis.NewDialer(&t.opt)))
 	return t
 }
 

@@ -5,8 +5,6 @@ import (
 	"net"
 	"sync/atomic"
 	"syscall"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // traffic counts what the clients under test send to Redis and receive from
@@ -25,10 +23,9 @@ type traffic struct {
 // bytes is the volume in both directions.
 func (t *traffic) bytes() int64 { return t.sent.Load() + t.received.Load() }
 
-// dial makes the function that opens counted connections with the rules of
-// opt (TLS, timeouts). Set it as the Dialer of opt.
-func (t *traffic) dial(opt *redis.Options) func(context.Context, string, string) (net.Conn, error) {
-	open := redis.NewDialer(opt)
+// dial is open with connections that are counted. Set it as the Dialer of the
+// options of a client.
+func (t *traffic) dial(open dialer) dialer {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := open(ctx, network, addr)
 		if err != nil {
