@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 )
 
@@ -16,10 +17,13 @@ type bench struct {
 	store *store
 	sizes sizes
 	notes io.Writer // for remarks on how a measurement went
+	noted map[string]bool
 	// rtt is the measured round trip of a Redis that is far away, else 0.
 	rtt time.Duration
 	// postgres is nil until a row needs it.
 	postgres *postgres
+	// node is where BullMQ is installed, nil until a side needs it.
+	node *nodeHome
 }
 
 // database returns the PostgreSQL of the run, which it starts when the first
@@ -35,17 +39,32 @@ func (b *bench) database(ctx context.Context) (*postgres, error) {
 	return b.postgres, nil
 }
 
-// close ends the database, if there is one.
+// close ends and removes what rows have needed.
 func (b *bench) close(ctx context.Context) error {
-	if b.postgres == nil {
-		return nil
+	var errs []error
+	if b.postgres != nil {
+		errs = append(errs, b.postgres.close(ctx))
 	}
-	return b.postgres.close(ctx)
+	if b.node != nil && b.node.dir != "" {
+		errs = append(errs, os.RemoveAll(b.node.dir))
+	}
+	return errors.Join(errs...)
 }
 
 // notef leaves a remark for the person at the terminal.
 func (b *bench) notef(format string, args ...any) {
 	fmt.Fprintf(b.notes, "\n"+format+"\n", args...)
+}
+
+// noteOnce leaves a remark unless it has been left before.
+func (b *bench) noteOnce(remark string) {
+	if !b.noted[remark] {
+		if b.noted == nil {
+			b.noted = map[string]bool{}
+		}
+		b.noted[remark] = true
+		b.notef("%s", remark)
+	}
 }
 
 // product is a queue that can be measured.
@@ -126,21 +145,28 @@ func (b *bench) fillDue(ctx context.Context, p peer, n int, when func(i int, sec
 
 // fillDueWith is fillDue for jobs that differ in more than their due time.
 func (b *bench) fillDueWith(ctx context.Context, p peer, n int, with func(i int, second time.Time) job) (time.Time, error) {
+	return b.dueSecond(n, func(n int, second time.Time) error {
+		if err := b.reset(ctx, p); err != nil {
+			return err
+		}
+		return fill(ctx, p, topic, 0, n, func(i int) job { return with(i, second) })
+	})
+}
+
+// dueSecond has store empty Redis and store n jobs that fall due from a second
+// on, which it returns. See fillDue.
+func (b *bench) dueSecond(n int, store func(n int, second time.Time) error) (time.Time, error) {
 	const tries = 4
 	probe := max(n/20, b.sizes.warm)
 	start := time.Now()
-	err := fill(ctx, p, topic, 0, probe, func(int) job { return job{in: time.Hour} })
-	if err != nil {
+	if err := store(probe, start.Add(delay)); err != nil {
 		return time.Time{}, err
 	}
 	need := time.Since(start) * time.Duration(n) / time.Duration(probe) * 3 / 2
 	for try := 1; ; try++ {
-		if err := b.reset(ctx, p); err != nil {
-			return time.Time{}, err
-		}
 		start := time.Now()
 		second := start.Add(need + 500*time.Millisecond).Truncate(time.Second).Add(time.Second)
-		err := fill(ctx, p, topic, 0, n, func(i int) job { return with(i, second) })
+		err := store(n, second)
 		late := time.Since(second)
 		if err != nil || late < 0 {
 			return second, err
@@ -159,10 +185,15 @@ func until(ctx context.Context, t time.Time) error { return sleep(ctx, time.Unti
 // settled waits until the topic has no unfinished job: after the last handler
 // has returned, its end is still on the way to Redis.
 func settled(ctx context.Context, p peer, topic string) error {
+	return untilNone(ctx, topic, func() (int, error) { return p.left(ctx, topic) })
+}
+
+// untilNone waits until left says that the topic has no unfinished job.
+func untilNone(ctx context.Context, topic string, left func() (int, error)) error {
 	const pause = 2 * time.Millisecond
 	deadline := time.Now().Add(patience)
 	for {
-		n, err := p.left(ctx, topic)
+		n, err := left()
 		if err != nil {
 			return err
 		}

@@ -155,7 +155,7 @@ func callRows() []row {
 	return []row{
 		{
 			id: "cancel", title: "cancel scheduled jobs, 64 goroutines, single calls",
-			sides:   both(cancelAll),
+			sides:   append(both(cancelAll), bullmqSide(bullmqCancel)),
 			targets: []target{atLeast(figRate, 150_000), atMost(figCPU, 5)},
 		},
 		{

@@ -22,7 +22,7 @@ func (b *bench) enqueue(ctx context.Context, p peer, goroutines, n int) (sample,
 		fillPayload(payload, i, time.Time{})
 		return p.enqueue(ctx, topic, job{payload: payload, in: delay})
 	}
-	if err := inParallel(ctx, goroutines, max(b.sizes.warm, 4*goroutines), one); err != nil {
+	if err := inParallel(ctx, goroutines, max(min(b.sizes.warm, n), min(4*goroutines, n)), one); err != nil {
 		return nil, err
 	}
 	if err := b.reset(ctx, p); err != nil {
@@ -43,10 +43,16 @@ func (b *bench) enqueue(ctx context.Context, p peer, goroutines, n int) (sample,
 }
 
 // enqueueBulk measures the call that stores many delayed jobs.
-func enqueueBulk(ctx context.Context, b *bench, p peer) (sample, error) {
-	n := b.sizes.bulk
+func enqueueBulk(count func(sizes) int) func(context.Context, *bench, peer) (sample, error) {
+	return func(ctx context.Context, b *bench, p peer) (sample, error) {
+		return b.enqueueBulk(ctx, p, count(b.sizes))
+	}
+}
+
+// enqueueBulk is one measurement of the function enqueueBulk.
+func (b *bench) enqueueBulk(ctx context.Context, p peer, n int) (sample, error) {
 	later := func(int) job { return job{in: delay} }
-	if err := fill(ctx, p, topic, 0, b.sizes.warm, later); err != nil {
+	if err := fill(ctx, p, topic, 0, min(b.sizes.warm, n), later); err != nil {
 		return nil, err
 	}
 	if err := b.reset(ctx, p); err != nil {
@@ -72,21 +78,23 @@ func enqueueBulk(ctx context.Context, b *bench, p peer) (sample, error) {
 
 // enqueueBest measures single calls from several numbers of goroutines and
 // gives the figures of the fastest.
-func enqueueBest(ctx context.Context, b *bench, p peer) (sample, error) {
-	var best sample
-	for _, goroutines := range asynqGoroutines {
-		if err := b.reset(ctx, p); err != nil {
-			return nil, err
+func enqueueBest(count func(sizes) int) func(context.Context, *bench, peer) (sample, error) {
+	return func(ctx context.Context, b *bench, p peer) (sample, error) {
+		var best sample
+		for _, goroutines := range asynqGoroutines {
+			if err := b.reset(ctx, p); err != nil {
+				return nil, err
+			}
+			result, err := b.enqueue(ctx, p, goroutines, count(b.sizes)/len(asynqGoroutines)/2)
+			if err != nil {
+				return nil, err
+			}
+			if best == nil || result[figRate] > best[figRate] {
+				best = result
+			}
 		}
-		result, err := b.enqueue(ctx, p, goroutines, b.sizes.bulk/len(asynqGoroutines)/2)
-		if err != nil {
-			return nil, err
-		}
-		if best == nil || result[figRate] > best[figRate] {
-			best = result
-		}
+		return best, nil
 	}
-	return best, nil
 }
 
 // memoryPerJob measures what a pending job costs Redis.

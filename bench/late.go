@@ -150,19 +150,21 @@ func startLoad(ctx context.Context, p peer, perSecond int) (end func() (int64, e
 	}
 }
 
+// idleTopics is the number of topics of an idle server.
+const idleTopics = 10
+
 // idle measures how many commands a second a server sends that has ten topics,
 // nothing due in any of them, one job far in the future in each.
 func idle(ctx context.Context, b *bench, p peer) (_ sample, err error) {
-	const topics = 10
 	var works []topicWork
-	t := newTally(topics)
-	for i := range topics {
+	t := newTally(idleTopics)
+	for i := range idleTopics {
 		name := fmt.Sprintf("topic-%d", i)
 		works = append(works, topicWork{name, 10, t.handle})
 		if err := fill(ctx, p, name, i, i+1, ready); err != nil {
 			return nil, err
 		}
-		if err := fill(ctx, p, name, topics, topics+1, func(int) job { return job{in: delay} }); err != nil {
+		if err := fill(ctx, p, name, idleTopics, idleTopics+1, func(int) job { return job{in: delay} }); err != nil {
 			return nil, err
 		}
 	}
@@ -177,22 +179,6 @@ func idle(ctx context.Context, b *bench, p peer) (_ sample, err error) {
 	if err := sleep(ctx, b.sizes.idleSettle); err != nil {
 		return nil, err
 	}
-	// One job is one second here.
-	m, err := startMeter(ctx, b.store)
-	if err != nil {
-		return nil, err
-	}
-	if err := sleep(ctx, b.sizes.idleSpan); err != nil {
-		return nil, err
-	}
-	wall := time.Since(m.at)
-	perSecond, err := m.stop(ctx, 1, wall)
-	if err != nil {
-		return nil, err
-	}
-	return sample{
-		figIdleCommands: perSecond[figCommands] / wall.Seconds(),
-		figIdleCPU:      perSecond[figCPU] / wall.Seconds(),
-		figIdleBytes:    perSecond[figBytes] / wall.Seconds(),
-	}, t.check()
+	result := sample{}
+	return result, errors.Join(b.asksWhenIdle(ctx, result), t.check())
 }

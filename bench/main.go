@@ -109,7 +109,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		b.sizes = quickSizes()
 	}
 	rep := report{Date: time.Now(), Machine: thisMachine(info["redis_version"]), Rounds: c.rounds, Quick: c.quick}
-	rep.Rows, err = b.run(ctx, c.selection, &progress{out: stderr, terminal: isTerminal(stderr), began: time.Now()})
+	rep.Rows, err = b.run(ctx, rows(), c.selection, &progress{out: stderr, terminal: isTerminal(stderr), began: time.Now()})
 	if err != nil {
 		return err
 	}

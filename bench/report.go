@@ -51,7 +51,9 @@ type sideReport struct {
 	Label   string   `json:"label"`
 	Summary sample   `json:"summary"` // medians; see worstCounts
 	Rounds  []sample `json:"rounds"`
-	Ratios  sample   `json:"ratios,omitempty"` // of a third side and later ones, by second
+	// Ratios are of a third side and later ones: by the second, or, of BullMQ,
+	// of the first by this one.
+	Ratios sample `json:"ratios,omitempty"`
 }
 
 // targetReport is a target and how it was met.
@@ -65,17 +67,25 @@ type targetReport struct {
 	Met   bool     `json:"met"`
 }
 
-// report makes the outcome of the row from the samples of each side.
+// report makes the outcome of the row from the samples of each side. A side
+// without samples is left out.
 func (r row) report(results [][]sample) rowReport {
 	out := rowReport{ID: r.id, Title: r.title, Targets: []targetReport{}}
+	of := func(k int) sample { return summary(results[k]) }
 	for k, side := range r.sides {
-		out.Sides = append(out.Sides, sideReport{Label: side.label, Summary: summary(results[k]), Rounds: results[k]})
-	}
-	if len(out.Sides) > 1 {
-		out.Ratios = ratios(out.Sides[0].Summary, out.Sides[1].Summary)
-	}
-	for k := 2; k < len(out.Sides); k++ {
-		out.Sides[k].Ratios = ratios(out.Sides[k].Summary, out.Sides[1].Summary)
+		if len(results[k]) == 0 {
+			continue
+		}
+		one := sideReport{Label: side.label, Summary: of(k), Rounds: results[k]}
+		switch {
+		case k == 1:
+			out.Ratios = ratios(of(0), of(1))
+		case k > 1 && side.beside:
+			one.Ratios = ratios(of(0), of(k))
+		case k > 1:
+			one.Ratios = ratios(of(k), of(1))
+		}
+		out.Sides = append(out.Sides, one)
 	}
 	for _, t := range r.targets {
 		out.Targets = append(out.Targets, t.report(out))

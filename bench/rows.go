@@ -60,6 +60,9 @@ type row struct {
 type side struct {
 	label   string
 	measure func(context.Context, *bench) (sample, error)
+	// beside makes the ratio under this side that of the first side by it, as
+	// under the second one. Otherwise it is this side's by the second.
+	beside bool
 }
 
 // target is what a figure of the first side shall be.
@@ -167,92 +170,120 @@ func quickSizes() sizes {
 
 // rows is the table. Its targets hold for fullSizes on two cores.
 func rows() []row {
-	return slices.Concat(nearRows(), farRows(), topicRows(), callRows(), aofRows(), inspectRows(), limitRows(), []row{hookRow(), laneRow()}, outboxRows())
+	return slices.Concat(
+		enqueueRows(), workRows(), waitRows(), wideRows(), farRows(), topicRows(), callRows(), aofRows(), inspectRows(),
+		limitRows(), []row{hookRow(), laneRow()}, outboxRows(),
+	)
 }
 
-// nearRows are the rows with one Redis that is near and keeps nothing.
-func nearRows() []row {
+// enqueueRows are the rows about storing jobs.
+func enqueueRows() []row {
+	one := func(s sizes) int { return s.enqueueOne }
+	single := func(s sizes) int { return s.enqueue }
+	bulk := func(s sizes) int { return s.bulk }
 	return []row{
 		{
 			id: "enqueue/1", title: "enqueue delayed jobs, 1 goroutine",
-			sides:   both(enqueueFrom(1, func(s sizes) int { return s.enqueueOne })),
+			sides:   append(both(enqueueFrom(1, one)), bullmqAdd(1, payloadSize, one)),
 			targets: []target{timesAtLeast(figRate, 1), timesAtMost(figCPU, 1)},
 		},
 		{
 			id: "enqueue/64", title: "enqueue, 64 goroutines, single calls",
-			sides:   both(enqueueFrom(64, func(s sizes) int { return s.enqueue })),
+			sides:   append(both(enqueueFrom(64, single)), bullmqAdd(64, payloadSize, single)),
 			targets: []target{timesAtLeast(figRate, 3.5)},
 		},
 		{
 			id: "enqueue/512", title: "enqueue, 512 goroutines, single calls",
-			sides:   both(enqueueFrom(512, func(s sizes) int { return s.enqueue })),
+			sides:   append(both(enqueueFrom(512, single)), bullmqAdd(512, payloadSize, single)),
 			targets: []target{timesAtLeast(figRate, 5)},
 		},
 		{
 			id: "enqueue/bulk", title: "enqueue in bulk; asynq: its best of 1, 64, 512 goroutines",
-			sides:   []side{delayqProduct.on(enqueueBulk), asynqProduct.on(enqueueBest)},
+			sides:   []side{delayqProduct.on(enqueueBulk(bulk)), asynqProduct.on(enqueueBest(bulk)), bullmqAdd(0, payloadSize, bulk)},
 			targets: []target{timesAtLeast(figRate, 6)},
 		},
+	}
+}
+
+// workRows are the rows about working jobs off.
+func workRows() []row {
+	backlog := func(s sizes) int { return s.backlog }
+	due := func(s sizes) int { return s.due }
+	short, long := func(s sizes) int { return s.busyShort }, func(s sizes) int { return s.busyLong }
+	return []row{
 		{
 			id: "work/10", title: "work off a ready backlog, no-op handler, concurrency 10",
-			sides:   both(workBacklog(10, func(s sizes) int { return s.backlog })),
+			sides:   both(workBacklog(10, backlog)),
 			targets: []target{timesAtLeast(figRate, 6)},
 		},
 		{
 			id: "work/64", title: "work off a ready backlog, concurrency 64",
-			sides:   both(workBacklog(64, func(s sizes) int { return s.backlog })),
+			sides:   append(both(workBacklog(64, backlog)), bullmqWork(bullmqConcurrency, 0, payloadSize, backlog)),
 			targets: []target{timesAtLeast(figRate, 10)},
 		},
 		{
 			id: "work/256", title: "work off a ready backlog, concurrency 256",
-			sides:   both(workBacklog(256, func(s sizes) int { return s.backlog })),
+			sides:   both(workBacklog(256, backlog)),
 			targets: []target{timesAtLeast(figRate, 10)},
 		},
 		{
 			id: "due", title: "all due at the same second (100,000), concurrency 64",
-			sides:   both(workDue(1, func(s sizes) int { return s.due })),
+			sides:   append(both(workDue(1, due)), bullmqDue(due)),
 			targets: []target{timesAtLeast(figRate, 12)},
 		},
 		{
 			id: "life", title: "whole life of a delayed job",
-			sides:   both(wholeLife),
+			sides:   append(both(wholeLife), bullmqSide(bullmqLife)),
 			targets: []target{timesAtMost(figCPU, 0.2)},
 		},
 		{
-			id: "memory", title: "memory per pending job",
-			sides:   both(memoryPerJob),
-			targets: []target{timesAtMost(figMemory, 0.55)},
-		},
-		{
-			id: "late/idle", title: "lateness of jobs at random times",
-			sides:   both(lateness(false, time.Second)),
-			targets: []target{atMost(figP50, 1), atMost(figP99, 5), atMost(figEarly, 0)},
-		},
-		{
-			id: "late/loaded", title: "lateness while another topic runs",
-			sides:   both(lateness(true, time.Second)),
-			targets: []target{atMost(figP99, 20), atMost(figEarly, 0)},
-		},
-		{
-			id: "idle", title: "idle server, 10 topics",
-			sides:   both(idle),
-			targets: []target{atMost(figIdleCommands, 15)},
-		},
-		{
 			id: "busy/1ms", title: "a handler that takes 1 ms, concurrency 64",
-			sides:   both(workBusy(64, time.Millisecond, func(s sizes) int { return s.busyShort })),
+			sides:   append(both(workBusy(64, time.Millisecond, short)), bullmqWork(64, time.Millisecond, payloadSize, short)),
 			targets: []target{atLeast(figBusy, 95)},
 		},
 		{
 			id: "busy/10ms", title: "a handler that takes 10 ms, concurrency 64",
-			sides:   both(workBusy(64, 10*time.Millisecond, func(s sizes) int { return s.busyLong })),
+			sides:   append(both(workBusy(64, 10*time.Millisecond, long)), bullmqWork(64, 10*time.Millisecond, payloadSize, long)),
 			targets: []target{atLeast(figBusy, 95)},
 		},
+	}
+}
+
+// waitRows are the rows about jobs that wait, and servers that do.
+func waitRows() []row {
+	return []row{
+		{
+			id: "memory", title: "memory per pending job",
+			sides:   append(both(memoryPerJob), bullmqSide(bullmqMemory)),
+			targets: []target{timesAtMost(figMemory, 0.55)},
+		},
+		{
+			id: "late/idle", title: "lateness of jobs at random times",
+			sides:   append(both(lateness(false, time.Second)), bullmqLate(false)),
+			targets: []target{atMost(figP50, 1), atMost(figP99, 5), atMost(figEarly, 0)},
+		},
+		{
+			id: "late/loaded", title: "lateness while another topic runs",
+			sides:   append(both(lateness(true, time.Second)), bullmqLate(true)),
+			targets: []target{atMost(figP99, 20), atMost(figEarly, 0)},
+		},
+		{
+			id: "idle", title: "idle server, 10 topics",
+			sides:   append(both(idle), bullmqSide(bullmqIdle)),
+			targets: []target{atMost(figIdleCommands, 15)},
+		},
+	}
+}
+
+// wideRows are the rows with many servers or many jobs.
+func wideRows() []row {
+	due := func(s sizes) int { return s.due }
+	return []row{
 		{
 			id: "servers", title: "10 servers on one topic, against 1",
 			sides: []side{
-				product{"10 servers", delayqProduct.open}.on(workDue(10, func(s sizes) int { return s.due })),
-				product{"1 server", delayqProduct.open}.on(workDue(1, func(s sizes) int { return s.due })),
+				product{"10 servers", delayqProduct.open}.on(workDue(10, due)),
+				product{"1 server", delayqProduct.open}.on(workDue(1, due)),
 			},
 			targets: []target{timesAtLeast(figRate, 1), timesAtMost(figCommands, 1)},
 		},

@@ -192,9 +192,9 @@ func (r rowReport) writeSides(t *strings.Builder) {
 			fmt.Fprintf(t, "    %s: %s\n", c.Step, strings.Join(points, " · "))
 		}
 		switch {
-		case k == 1:
+		case k == 1 && r.Ratios != nil:
 			writeRatios(t, r.Ratios)
-		case k > 1:
+		case k > 0: // the second of the row may have been left out
 			writeRatios(t, side.Ratios)
 		}
 	}

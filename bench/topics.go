@@ -84,8 +84,8 @@ func (b *bench) onTopics(ctx context.Context, p peer, names []string, t *tally, 
 	return t.check()
 }
 
-// asksWhenIdle adds the connections of an idle server, and the commands it
-// sends in a second: counted on the wire, and by Redis.
+// asksWhenIdle adds the connections of an idle server, and what it asks for in
+// a second: commands and bytes on the wire, and commands by Redis.
 func (b *bench) asksWhenIdle(ctx context.Context, result sample) error {
 	outer, err := outerCommands(ctx, b.store.admin)
 	if err != nil {
@@ -118,6 +118,7 @@ func (b *bench) asksWhenIdle(ctx context.Context, result sample) error {
 	result[figConns] = float64(conns)
 	result[figIdleCommands] = perSecond[figCommands] / wall
 	result[figIdleCPU] = perSecond[figCPU] / wall
+	result[figIdleBytes] = perSecond[figBytes] / wall
 	result[figIdleCalls] = float64(after-before) / wall
 	return nil
 }
