@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/hibiken/asynq"
+
 	"github.com/delayq/delayq"
 )
 
@@ -57,34 +59,38 @@ func cancelAll(ctx context.Context, b *bench, p peer) (sample, error) {
 	return result, b.wantLeft(ctx, p, 0)
 }
 
-// applied measures how fast an Apply cancels scheduled jobs, and what another
-// client feels meanwhile: the time of single scripts by Redis's own slow log,
-// and the time of a PING from another process.
-func applied(ctx context.Context, b *bench, p peer) (sample, error) {
-	n := b.sizes.apply
-	store := func(count int) error {
-		if err := b.reset(ctx, p); err != nil {
-			return err
+// applied measures how fast scheduled jobs are cancelled all together, and what
+// another client feels meanwhile: the time of single scripts by Redis's own
+// slow log, and the time of a PING from another process. cancel cancels all.
+func applied(count func(sizes) int, cancel func(context.Context, peer) error) func(context.Context, *bench, peer) (sample, error) {
+	return func(ctx context.Context, b *bench, p peer) (sample, error) {
+		n := count(b.sizes)
+		store := func(count int) error {
+			if err := b.reset(ctx, p); err != nil {
+				return err
+			}
+			return fill(ctx, p, topic, 0, count, func(i int) job { return job{id: storedID(i), in: delay} })
 		}
-		return fill(ctx, p, topic, 0, count, func(i int) job { return job{id: storedID(i), in: delay} })
-	}
-	cancelled := func(want int) error {
-		q := delayq.Query{Topic: topic, State: delayq.StateScheduled}
-		sum, err := p.(*delayqPeer).client.Apply(ctx, q, delayq.Cancel()) // a new client after each reset
-		if err == nil && sum.Done != int64(want) {
-			err = fmt.Errorf("cancelled %d of %d jobs", sum.Done, want)
+		if err := store(b.sizes.warm); err != nil {
+			return nil, err
 		}
-		return err
+		if err := cancel(ctx, p); err != nil {
+			return nil, fmt.Errorf("warm up: %w", err)
+		}
+		if err := store(n); err != nil {
+			return nil, err
+		}
+		result, err := b.feltBy(ctx, n, func() error { return cancel(ctx, p) })
+		if err != nil {
+			return nil, err
+		}
+		return result, b.wantLeft(ctx, p, 0)
 	}
-	if err := store(b.sizes.warm); err != nil {
-		return nil, err
-	}
-	if err := cancelled(b.sizes.warm); err != nil {
-		return nil, fmt.Errorf("warm up: %w", err)
-	}
-	if err := store(n); err != nil {
-		return nil, err
-	}
+}
+
+// feltBy measures do, which is about n jobs, with its scripts and the PINGs of
+// another process.
+func (b *bench) feltBy(ctx context.Context, n int, do func() error) (sample, error) {
 	scripts, err := watchScripts(ctx, b.store.admin)
 	if err != nil {
 		return nil, err
@@ -97,7 +103,7 @@ func applied(ctx context.Context, b *bench, p peer) (sample, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = cancelled(n)
+	err = do()
 	took := time.Since(m.at)
 	result, stopErr := m.stop(ctx, n, took)
 	waits, pingErr := pings()
@@ -109,7 +115,39 @@ func applied(ctx context.Context, b *bench, p peer) (sample, error) {
 	result[figLongestScript] = float64(longest) / float64(time.Millisecond)
 	result[figPing] = float64(percentile(waits, 99)) / float64(time.Millisecond)
 	result[figPingWorst] = float64(waits[len(waits)-1]) / float64(time.Millisecond)
-	return result, b.wantLeft(ctx, p, 0)
+	return result, nil
+}
+
+// applyCancel cancels with one Apply.
+func applyCancel(ctx context.Context, p peer) error {
+	q := delayq.Query{Topic: topic, State: delayq.StateScheduled}
+	_, err := p.(*delayqPeer).client.Apply(ctx, q, delayq.Cancel()) // a new client after each reset
+	return err
+}
+
+// asynqDelete deletes all scheduled tasks with one call.
+func asynqDelete(_ context.Context, p peer) error {
+	_, err := asynq.NewInspectorFromRedisClient(p.(*asynqPeer).rdb).DeleteAllScheduledTasks(topic)
+	return err
+}
+
+// bullmqDrain removes all scheduled jobs with one call.
+func bullmqDrain(ctx context.Context, b *bench, c *bullmqChild) (sample, error) {
+	n := b.sizes.applyFew
+	add := request{Do: "add", N: b.sizes.warm, Size: payloadSize, Delay: delay.Milliseconds(), IDs: true}
+	drain := request{Do: "drain"}
+	if err := c.each(add, drain); err != nil {
+		return nil, fmt.Errorf("warm up: %w", err)
+	}
+	add.N = n
+	if _, err := c.do(add); err != nil {
+		return nil, err
+	}
+	result, err := b.feltBy(ctx, n, func() error { return c.each(drain) })
+	if err != nil {
+		return nil, err
+	}
+	return result, c.wantLeft(ctx, 0)
 }
 
 // mixed measures calls of five kinds, each as likely as any other: Enqueue of a
@@ -152,6 +190,7 @@ func unmixed(ctx context.Context, b *bench, p peer) (sample, error) {
 
 // callRows are the rows with single calls other than Enqueue.
 func callRows() []row {
+	few := func(s sizes) int { return s.applyFew }
 	return []row{
 		{
 			id: "cancel", title: "cancel scheduled jobs, 64 goroutines, single calls",
@@ -160,8 +199,15 @@ func callRows() []row {
 		},
 		{
 			id: "apply", title: "cancel a million scheduled jobs with one Apply: rate, and what others feel",
-			sides:   []side{delayqProduct.on(applied)},
+			sides:   []side{delayqProduct.on(applied(func(s sizes) int { return s.apply }, applyCancel))},
 			targets: []target{atLeast(figRate, 100_000), atMost(figPing, 5)},
+		},
+		{
+			id: "apply/few", title: "the same of 100,000; asynq and BullMQ: in one script",
+			sides: []side{
+				delayqProduct.on(applied(few, applyCancel)), asynqProduct.on(applied(few, asynqDelete)), bullmqSide(bullmqDrain),
+			},
+			targets: []target{atLeast(figRate, 150_000), atMost(figSlowScripts, 0)},
 		},
 		{
 			id: "mix", title: "five kinds of calls at random, 64 goroutines, against nothing but Enqueue",

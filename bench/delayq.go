@@ -50,26 +50,30 @@ func (p *delayqPeer) renew() {
 	p.client = delayq.NewClient(p.rdb, delayqPrefix, delayq.Hooks(p.hooks...))
 }
 
-// jobOption is when j is due as an option; nil is at once.
-func jobOption(j job) delayq.JobOption {
+// jobOptions are the options of j; nil if it has none.
+func jobOptions(j job) []delayq.JobOption {
+	var due delayq.JobOption
 	switch {
 	case !j.at.IsZero():
-		return delayq.ProcessAt(j.at)
+		due = delayq.ProcessAt(j.at)
 	case j.in > 0:
-		return delayq.ProcessIn(j.in)
-	default:
+		due = delayq.ProcessIn(j.in)
+	}
+	switch {
+	case due == nil && j.key == "":
 		return nil
+	case due == nil:
+		return []delayq.JobOption{delayq.Key(j.key)}
+	case j.key == "":
+		return []delayq.JobOption{due}
+	default:
+		return []delayq.JobOption{due, delayq.Key(j.key)}
 	}
 }
 
 // enqueue implements peer.
 func (p *delayqPeer) enqueue(ctx context.Context, topic string, j job) error {
-	var err error
-	if due := jobOption(j); due != nil {
-		_, err = p.client.Enqueue(ctx, topic, j.id, j.payload, due)
-	} else {
-		_, err = p.client.Enqueue(ctx, topic, j.id, j.payload)
-	}
+	_, err := p.client.Enqueue(ctx, topic, j.id, j.payload, jobOptions(j)...)
 	return err
 }
 
@@ -77,13 +81,7 @@ func (p *delayqPeer) enqueue(ctx context.Context, topic string, j job) error {
 func (p *delayqPeer) enqueueAll(ctx context.Context, topic string, jobs []job) error {
 	batch := make([]delayq.NewJob, len(jobs))
 	for i, j := range jobs {
-		batch[i] = delayq.NewJob{Topic: topic, ID: j.id, Payload: j.payload}
-		if due := jobOption(j); due != nil {
-			batch[i].Options = []delayq.JobOption{due}
-		}
-		if j.key != "" {
-			batch[i].Options = append(batch[i].Options, delayq.Key(j.key))
-		}
+		batch[i] = delayq.NewJob{Topic: topic, ID: j.id, Payload: j.payload, Options: jobOptions(j)}
 	}
 	_, err := p.client.EnqueueBatch(ctx, batch)
 	return err

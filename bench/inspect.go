@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hibiken/asynq"
+
 	"github.com/delayq/delayq"
 )
 
@@ -109,6 +111,89 @@ func (b *bench) readPages(ctx context.Context, p peer, n int, q delayq.Query, ne
 	return result, nil
 }
 
+// nthPage is how a page in the middle of the ready jobs is read.
+type nthPage func(ctx context.Context, p peer, page int) (jobs int, err error)
+
+// delayqPage walks to the page, because delayq has no other way to it.
+func delayqPage(ctx context.Context, p peer, page int) (int, error) {
+	q := delayq.Query{Topic: topic, State: delayq.StateReady, Limit: longestPage}
+	for left := page * pageJobs; left > 0; {
+		q.Limit = min(left, longestPage)
+		passed, err := inspector(p).Jobs(ctx, q)
+		if err != nil {
+			return 0, err
+		}
+		if passed.Next == "" {
+			return 0, errors.New("the ready jobs have ended before the page")
+		}
+		q.Cursor, left = passed.Next, left-len(passed.Jobs)
+	}
+	q.Limit = pageJobs
+	read, err := inspector(p).Jobs(ctx, q)
+	if err != nil {
+		return 0, err
+	}
+	return len(read.Jobs), nil
+}
+
+// longestPage is the largest Limit of a Query.
+const longestPage = 1000
+
+// asynqPage reads a page by its number.
+func asynqPage(_ context.Context, p peer, page int) (int, error) {
+	i := asynq.NewInspectorFromRedisClient(p.(*asynqPeer).rdb)
+	read, err := i.ListPendingTasks(topic, asynq.PageSize(pageJobs), asynq.Page(page+1))
+	return len(read), err
+}
+
+// middlePage measures how long it takes to read the page in the middle of the
+// ready jobs.
+func middlePage(read nthPage) func(context.Context, *bench, peer) (sample, error) {
+	return func(ctx context.Context, b *bench, p peer) (sample, error) {
+		n := b.sizes.inspect[1]
+		if err := fill(ctx, p, topic, 0, n, ready); err != nil {
+			return nil, err
+		}
+		middle := n / pageJobs / 2
+		if _, err := read(ctx, p, 0); err != nil { // connections and scripts
+			return nil, err
+		}
+		waits := make([]time.Duration, middlePages)
+		for i := range waits {
+			start := time.Now()
+			jobs, err := read(ctx, p, middle)
+			if err == nil && jobs != pageJobs {
+				err = fmt.Errorf("a page of %d jobs instead of %d", jobs, pageJobs)
+			}
+			if err != nil {
+				return nil, err
+			}
+			waits[i] = time.Since(start)
+		}
+		return pageSample(waits), nil
+	}
+}
+
+// middlePages is how often a page in the middle is read.
+const middlePages = 11
+
+// pageSample has the figures of the times that pages took, which it sorts.
+func pageSample(waits []time.Duration) sample {
+	slices.Sort(waits)
+	return sample{figPageP50: milliseconds(percentile(waits, 50)), figPageP99: milliseconds(percentile(waits, 99))}
+}
+
+// bullmqPage is middlePage.
+func bullmqPage(_ context.Context, b *bench, c *bullmqChild) (sample, error) {
+	n := b.sizes.inspect[1]
+	err := c.each(request{Do: "add", N: n, Size: payloadSize}, request{Do: "page", N: pageJobs, Times: 1})
+	if err != nil {
+		return nil, err
+	}
+	got, err := c.do(request{Do: "page", From: n / 2, N: pageJobs, Times: middlePages})
+	return pageSample(spansOf(got.Waits)), err
+}
+
 // filterAll measures a filter that looks at every job and admits none.
 func filterAll(ctx context.Context, b *bench, p peer) (sample, error) {
 	n := b.sizes.inspect[1]
@@ -164,6 +249,13 @@ func inspectRows() []row {
 		id: "inspect/ready", title: "a page of 100 ready jobs (of a million), against 10,000",
 		sides:   []side{one("middle", delayq.StateReady, 1), one("small", delayq.StateReady, 0)},
 		targets: quickly,
+		rounds:  1,
+	}, row{
+		id: "inspect/ready/middle", title: "the page in the middle of a million ready jobs",
+		sides: []side{
+			delayqProduct.on(middlePage(delayqPage)), asynqProduct.on(middlePage(asynqPage)), bullmqSide(bullmqPage),
+		},
+		targets: []target{atMost(figPageP50, 1)},
 		rounds:  1,
 	}, row{
 		id: "inspect/payload", title: "a page of 100 scheduled jobs with payloads of 1 MiB",

@@ -40,9 +40,14 @@ func limitRows() []row {
 			targets: []target{timesAtMost(figCPU, 1.1)},
 		},
 		{
+			id: "limits/1ms", title: "a topic with a limit and a rate, a handler that takes 1 ms, concurrency 64",
+			sides:   sides(workBusy(64, time.Millisecond, func(s sizes) int { return s.busyShort })),
+			targets: []target{timesAtLeast(figRate, 1)},
+		},
+		{
 			id: "limits/0", title: "a topic with a limit and a rate, no-op handler, concurrency 64",
 			sides:   sides(workBacklog(64, func(s sizes) int { return s.backlog })),
-			targets: []target{timesAtMost(figCPU, 1.1)},
+			targets: []target{timesAtLeast(figRate, 0.7), timesAtMost(figCPU, 1.1)},
 		},
 	}
 }

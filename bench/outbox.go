@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
-	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/outbox"
 	"github.com/delayq/delayq/outbox/pgxoutbox"
 )
@@ -145,11 +144,7 @@ func openOutbox(nudge bool, do func(context.Context, *pgxpool.Pool, func(tx outb
 
 // write writes a row.
 func (p *outboxPeer) write(ctx context.Context, tx outbox.Execer, topic string, j job) error {
-	var opts []delayq.JobOption
-	if due := jobOption(j); due != nil {
-		opts = append(opts, due)
-	}
-	_, err := p.box.Enqueue(ctx, tx, topic, j.id, j.payload, opts...)
+	_, err := p.box.Enqueue(ctx, tx, topic, j.id, j.payload, jobOptions(j)...)
 	return err
 }
 

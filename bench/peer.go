@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// payloadSize is the size of every payload in bytes: two numbers that the
-// harness needs, the rest filler.
+// payloadSize is the size of a payload in bytes, but for the rows about larger
+// ones: two numbers that the harness needs, the rest filler.
 const payloadSize = 100
 
 // job is what a peer is asked to store.
 type job struct {
 	id      string        // empty: the peer generates one
-	payload []byte        // payloadSize bytes, made by fillPayload
+	payload []byte        // made by fillPayload
 	in      time.Duration // due that long after now; used when at is zero
 	at      time.Time     // due at that time
 	key     string        // of a lane, which only delayq has; empty: none
@@ -31,8 +31,11 @@ func fillPayload(p []byte, index int, due time.Time) {
 }
 
 // newPayload returns a payload with random filler.
-func newPayload() []byte {
-	p := make([]byte, payloadSize)
+func newPayload() []byte { return randomBytes(payloadSize) }
+
+// randomBytes returns n of them.
+func randomBytes(n int) []byte {
+	p := make([]byte, n)
 	for i := range p {
 		p[i] = byte(rand.UintN(256))
 	}

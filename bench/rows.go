@@ -41,11 +41,14 @@ const (
 	figDatabase      = "database_cpu_us_per_job"
 	figCommitP50     = "start_p50_ms"
 	figCommitP99     = "start_p99_ms"
+	figShare         = "rate_percent"
+	figWindow        = "starts_in_worst_window"
+	figRedis         = "redis_cpu_percent"
 )
 
 // worstCounts are the figures with the promise "never": the median of three
 // rounds would hide a bad one.
-var worstCounts = []string{figEarly, figSlowScripts, figLongestScript}
+var worstCounts = []string{figEarly, figSlowScripts, figLongestScript, figWindow}
 
 // row is one line of the table: something measured on its sides in turn.
 type row struct {
@@ -102,7 +105,13 @@ type sizes struct {
 	topicLate, topicLoad int
 	wakes                int
 	cancel, mix          int
-	apply                int // jobs of an Apply
+	apply, applyFew      int // jobs of an Apply
+	payloads             int // bytes of all large payloads together
+	keyed                int
+	rateSpan             time.Duration
+	schedules            int
+	every                time.Duration // of a schedule
+	periods              int
 	aof                  int
 	inspect              []int // jobs of a topic that is read, rising
 	pages, large         int
@@ -131,7 +140,11 @@ func fullSizes() sizes {
 		topicLate: 1_000, topicLoad: 50_000,
 		wakes:  30,
 		cancel: 200_000, mix: 200_000,
-		apply:   1_000_000,
+		apply: 1_000_000, applyFew: 100_000,
+		payloads:  400 << 20,
+		keyed:     100_000,
+		rateSpan:  8 * time.Second,
+		schedules: 10_000, every: 10 * time.Second, periods: 2,
 		aof:     100_000,
 		inspect: []int{10_000, 1_000_000, 5_000_000},
 		pages:   2_000, large: 300,
@@ -160,7 +173,11 @@ func quickSizes() sizes {
 		topicLate: 50, topicLoad: 1_000,
 		wakes:  3,
 		cancel: 10_000, mix: 10_000,
-		apply:   20_000,
+		apply: 20_000, applyFew: 5_000,
+		payloads:  4 << 20,
+		keyed:     3_000,
+		rateSpan:  time.Second,
+		schedules: 200, every: 500 * time.Millisecond, periods: 2,
 		aof:     1_000,
 		inspect: []int{1_000, 10_000, 20_000},
 		pages:   50, large: 10,
@@ -171,8 +188,8 @@ func quickSizes() sizes {
 // rows is the table. Its targets hold for fullSizes on two cores.
 func rows() []row {
 	return slices.Concat(
-		enqueueRows(), workRows(), waitRows(), wideRows(), farRows(), topicRows(), callRows(), aofRows(), inspectRows(),
-		limitRows(), []row{hookRow(), laneRow()}, outboxRows(),
+		enqueueRows(), payloadRows(), workRows(), waitRows(), wideRows(), farRows(), topicRows(), callRows(), aofRows(), inspectRows(),
+		limitRows(), rateRows(), keyRows(), scheduleRows(), []row{hookRow(), laneRow()}, outboxRows(),
 	)
 }
 
