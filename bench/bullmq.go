@@ -118,6 +118,17 @@ func unpackBullMQ(dir string) error {
 	return nil
 }
 
+// bullmqVersion is the version in package.json.
+func bullmqVersion() (string, error) {
+	text, err := bullmqFiles.ReadFile("bullmq/package.json")
+	if err != nil {
+		return "", err
+	}
+	var of struct{ Dependencies map[string]string }
+	err = json.Unmarshal(text, &of)
+	return of.Dependencies["bullmq"], err
+}
+
 // nodeDir is the directory of BullMQ, which the first side that needs it
 // installs.
 func (b *bench) nodeDir(ctx context.Context) (string, error) {

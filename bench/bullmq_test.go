@@ -112,6 +112,9 @@ func TestBullMQIsPinned(t *testing.T) {
 			t.Errorf("%s: resolved %q, integrity %q", name, p.Resolved, p.Integrity)
 		}
 	}
+	if version, err := bullmqVersion(); err != nil || version == "" || version != lock.Packages["node_modules/bullmq"].Version {
+		t.Errorf("the report has version %q, %v", version, err)
+	}
 	for name, version := range lock.Packages[""].Dependencies {
 		if locked := lock.Packages["node_modules/"+name].Version; locked != version {
 			t.Errorf("package.json wants %s %s, and the lock file has %q", name, version, locked)

@@ -116,6 +116,11 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if b.postgres != nil {
 		rep.Machine.Postgres = b.postgres.version
 	}
+	if b.node != nil && b.node.err == nil {
+		if rep.Machine.BullMQ, err = bullmqVersion(); err != nil {
+			return err
+		}
+	}
 	return output(c, rep, stdout)
 }
 

@@ -35,6 +35,8 @@ type machine struct {
 	River string `json:"river"`
 	// Postgres is empty if no row needed it.
 	Postgres string `json:"postgres,omitempty"`
+	// BullMQ is empty if no row had it.
+	BullMQ string `json:"bullmq,omitempty"`
 }
 
 // rowReport is the outcome of a row.

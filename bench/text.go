@@ -141,6 +141,9 @@ func (r report) writeText(out io.Writer) error {
 	if m.Postgres != "" {
 		fmt.Fprintf(&t, "PostgreSQL %s · River %s\n", m.Postgres, m.River)
 	}
+	if m.BullMQ != "" {
+		fmt.Fprintf(&t, "BullMQ %s\n", m.BullMQ)
+	}
 	if r.Quick {
 		t.WriteString("Quick run: it shows that everything works. The targets are for the full run.\n")
 	}

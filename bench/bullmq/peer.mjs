@@ -9,6 +9,7 @@ const mostJobs = 10_000_000; // of a request
 const bulkJobs = 1000; // of a call of addBulk
 const bulkCalls = 4; // of addBulk at a time
 const mostInFlight = 1000; // calls of the load that have not returned
+const lockDuration = 300_000; // of a job in ms, so that a busy machine loses none
 
 /** The time in ms since 1970, with fractions. */
 const now = () => performance.timeOrigin + performance.now();
@@ -115,7 +116,8 @@ const requests = {
     for (const [k, topic] of topics.entries()) {
       for (let w = 0; w < (count ?? 1); w++) {
         const handle = k === 0 ? mine : other;
-        const worker = new bullmq.Worker(topic, handle, { connection, concurrency, limiter });
+        const opts = { connection, concurrency, limiter, lockDuration };
+        const worker = new bullmq.Worker(topic, handle, opts);
         worker.on('error', failed);
         worker.on('failed', (_, error) => failed(error));
         workers.push(worker);
