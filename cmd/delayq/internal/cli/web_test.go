@@ -271,6 +271,9 @@ func TestWebUsersAsAProcess(t *testing.T) {
 	}
 	require.Equal(t, exitUsage, cli.do("short\n", "web", "--add-user", "ann").code)
 	require.Equal(t, exitUsage, cli.do("long enough\n", "web", "--add-user", "a:b").code)
+	two := cli.do("long enough\nand more\n", "web", "--add-user", "ann")
+	require.Equal(t, exitUsage, two.code)
+	require.Contains(t, two.err, "line break")
 	require.NoError(t, os.WriteFile(file, []byte(add("ann")+add("reader", "--read-only")), 0o600))
 
 	cmd := cli.command("web", "--listen", "127.0.0.1:0", "--auth-file", file)

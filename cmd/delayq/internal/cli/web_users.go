@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"unicode"
 
 	"golang.org/x/crypto/bcrypt"
 	"golang.org/x/term"
@@ -185,6 +186,9 @@ func (a *app) addUser(name string, readOnly bool) error {
 	}
 	if len(password) < 8 || len(password) > mostPassword {
 		return usage("the password has %d bytes; expected 8 to %d", len(password), mostPassword)
+	}
+	if bytes.ContainsFunc(password, unicode.IsControl) {
+		return usage("the password has a line break or another control character, which no browser sends")
 	}
 	hash, err := bcrypt.GenerateFromPassword(password, 12)
 	if err != nil {
