@@ -74,9 +74,10 @@ func (d OnDead) String() string {
 	return fmt.Sprintf("OnDead(%d)", int(d))
 }
 
-// A Rate is a number of starts in a period, as [Per] returns it. A start is counted when a server
-// takes the job, by Redis's clock. The way from Redis to the handler adds its own jitter. A start
-// that is not used, because the server crashes or stops before the handler is called, is lost.
+// A Rate is a number of starts in a period, as [Per] returns it. A start is counted by Redis's
+// clock, when a server takes the job or up to 15 ms later. The way to the handler adds its jitter.
+// A start that is not used, because the server crashes or stops before the handler is called, is
+// lost. When the burst is used up, a start can wait up to 10 ms for others.
 type Rate struct {
 	starts int
 	per    time.Duration

@@ -412,8 +412,9 @@ func newServerOptions(opts []ServerOption) (serverOptions, error) {
 func (o *serverOptions) config(id string, calendars schedule.Calendars) serve.Config {
 	return serve.Config{
 		ID: id, Prefix: o.prefix, Lease: o.lease, Drain: o.drain, Tick: o.tick, DeadCount: o.deadCount, DeadAge: o.deadAge,
-		FailFast: o.failFast, History: o.history, Concurrency: o.concurrency, Own: o.own, Pools: o.pools, Calendars: calendars,
-		Judge: policy{id}, Observer: witness{&o.hooks, id}, Listener: &o.hooks,
+		FailFast: o.failFast, History: o.history, Stepped: len(o.hooks.lookers) > 0, Concurrency: o.concurrency, Own: o.own, Pools: o.pools,
+		Calendars: calendars,
+		Judge:     policy{id}, Observer: witness{&o.hooks, id}, Listener: &o.hooks,
 	}
 }
 

@@ -10,7 +10,7 @@
 -- KEYS[8]   moved     hash, job ID to its current due time, if it differs from the record's
 -- KEYS[9]   meta      hash, settings of the topic made by operators
 -- KEYS[10]  receipt   list of this taker: number and lease end of its last take, 1 if there was
---                     more to take, then the IDs it got
+--                     more to take and the starts of its reply, then the IDs it got
 -- KEYS[11]  stats     hash, counter to number
 -- KEYS[12]  sizes     hash, the size of the largest record
 -- KEYS[13]  idle      zset, waiting server scored by the time its wait began (Unix ms)
@@ -42,6 +42,7 @@
 -- ARGV[12]  groups    most keys to take jobs of, each at most a batch; 0: jobs of all keys are
 --                     gathered together
 -- ARGV[13]  batch     most jobs of a batch
+-- ARGV[14]  spaced    1: the server starts each job at the time that the reply says
 --
 -- The parts of the prelude say more: take_repeat what a take gets of those before it, take_bounds
 -- and take_gather how many jobs it may lease, take_heads which keys are served, take_rations what
@@ -52,15 +53,17 @@
 -- publishes the topic on <channel>:<name>. A take adds the name if it leaves both lists empty and
 -- has leased fewer jobs than can start immediately.
 --
--- Returns {'ok', now, lease end (a score), ids, records, attempts, moved, more, waits, bound,
--- left}. attempts and moved are false if no job of the topic has any. more is 1 if bytes ended the
--- take, if it has looked at 1,000 IDs, or if jobs were given back: there is more to take. waits is
--- 1 if the server waits now; after 0 it must ask again when it can start a job. bound is missing in
--- a repeated reply, and if the topic has no limits. Otherwise it says what ended the take: free,
--- limit (of running jobs), rate, or on (nothing of these). left is the time until the next start in
--- µs, with rate. limited is 1 if limits of keys are in force, and 2 if the take has parked keys
--- because of them: then the timer has to promote, so that it knows when they get turns. It is 3 if
--- keys are parked for other reasons only.
+-- Returns {'ok', now, lease end (a score), ids, records, attempts, moved, more, waits, bound, left,
+-- limited, starts}. attempts and moved are false if no job of the topic has any. more is 1 if bytes
+-- ended the take, if it has looked at 1,000 IDs, or if jobs were given back: there is more to take.
+-- waits is 1 if the server waits now; after 0 it must ask again when it can start a job. bound is
+-- missing in a repeated reply, and if the topic has no limits. Otherwise it says what ended the
+-- take: free, limit (of running jobs), rate, or on (nothing of these). left is after how many µs
+-- this server is to take again, with rate. limited is 1 if limits of keys are in force, and 2 if
+-- the take has parked keys because of them: then the timer has to promote, so that it knows when
+-- they get turns. It is 3 if keys are parked for other reasons only. starts is missing if all jobs
+-- may start at once. Otherwise it has for each of them after how many µs its rates let it start.
+-- They count that start.
 --
 -- Other replies are {'empty', now, waits, limited}, {'busy', now, waits, limited} (jobs wait for an
 -- idle worker), {'paused', now, until when or 0} and {'held', now, until when} (idle is unchanged),
@@ -78,7 +81,7 @@ local number, since, limit, bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]
 local lease, free, place = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local name, listed = ARGV[8], ARGV[9]
 local enough, within = tonumber(ARGV[10]), tonumber(ARGV[11])
-local groups, batch = tonumber(ARGV[12]), tonumber(ARGV[13])
+local groups, batch, spaced = tonumber(ARGV[12]), tonumber(ARGV[13]), tonumber(ARGV[14])
 
 -- The end contains the microseconds of the present. So no two leases of a job end at the same time,
 -- and a fence identifies one of them.
@@ -121,6 +124,9 @@ if flow or by_key then
   limit = bounds(flow, set[5], by_key)
   if limit <= 0 and redis.call('EXISTS', ready, handoff, turn) > 0 then
     return refusal(set[6], limited)
+  end
+  if emit > 0 then -- else the topic would count starts that a key lets start later
+    spaced = 0
   end
 end
 
@@ -207,14 +213,18 @@ end
 if looked == 0 then
   return {busy and 'busy' or 'empty', now, waits, limited}
 end
+local starts = starts_of(got)
 if got > 0 then
   lease_end = redis.call('ZSCORE', leases, ids[1]) -- as Redis writes it from now on
-  note(lease_end, more, ids)
+  note(lease_end, more, ids, starts)
   count(stats, 'taken', got)
 end
 if bound and got < limit then
   bound = 'on'
 end
 at = at and at + got * emit
-local wait = bound == 'rate' and math.ceil(left()) or by_key and 0 or nil
-return answer(lease_end, ids, records, more, waits, bound, wait, limited)
+if got == limit and not kept_back and bound ~= 'limit' and few() then -- no need to ask at once
+  bound = 'rate'
+end
+local wait = bound == 'rate' and come(set[6], false) or by_key and 0 or nil
+return answer(lease_end, ids, records, more, waits, bound, wait, limited, starts)

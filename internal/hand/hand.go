@@ -40,6 +40,7 @@ type Hand struct {
 
 	Waits  string // the name under which its takes wait; "": they do not
 	Listed int    // 1: the name may be in idle
+	Spaced int    // 1: its takes are those of a server that starts each job at its time
 
 	Renewals map[string]*settle.Renewal // by ID: what Again asks for, if the test wants to know it
 }
@@ -116,7 +117,7 @@ func (h *Hand) TryTakeSince(number, since string, limit, bytes, free int, lease 
 	if lease == 0 {
 		lease = -time.Millisecond // the end has microseconds, the clock that it is compared with has not
 	}
-	return h.Try(script.Take, h.Keys.Of(script.Take, h.Keys.Taken(h.Series.ID)), number, cmp.Or(since, number), limit, bytes, lease.Milliseconds(), free, place, h.Waits, h.Listed, 0, 0, 0, 0)
+	return h.Try(script.Take, h.Keys.Of(script.Take, h.Keys.Taken(h.Series.ID)), number, cmp.Or(since, number), limit, bytes, lease.Milliseconds(), free, place, h.Waits, h.Listed, 0, 0, 0, 0, h.Spaced)
 }
 
 // HeldOf reads what take answered.

@@ -56,6 +56,7 @@ type Run struct {
 	// Local clock: the end of Timeout. The lease is not extended beyond it.
 	Deadline time.Time
 	taken    int64     // when the job was taken, by Redis's clock, in ms
+	From     time.Time // local clock: when its rates let it start; zero: at once
 	Start    time.Time // when the handler was called, by Redis's clock; zero: not yet
 	Began    time.Time // the same by the local clock
 	Lateness time.Duration

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -46,6 +47,35 @@ func (t *Topic) setBounded(bounded bool) {
 	t.Mu.Unlock()
 	if bounded && !before {
 		t.GiveBack(errBounded)
+	}
+}
+
+// spaced reports whether the server starts each job of a take at the time that its rates name. A
+// batch starts as one. A worker of a pool must not wait while another topic needs it. With a clock
+// of Redis that does not move by itself, no time comes.
+func (t *Topic) spaced() bool {
+	return t.Workers.PerCall == 0 && t.Workers.Member == nil && !t.Server.Config.Stepped
+}
+
+// ripenLocked queues the jobs whose time has come, and sets the timer to the next one.
+func (t *Topic) ripenLocked() {
+	w := &t.Workers
+	if len(w.Later) == 0 {
+		return
+	}
+	now := time.Now()
+	next := w.Ripen(now)
+	switch {
+	case next.IsZero():
+	case w.later == nil:
+		w.later = time.AfterFunc(next.Sub(now), func() {
+			t.Mu.Lock()
+			defer t.unlock()
+			t.ripenLocked()
+			t.startWorkerLocked()
+		})
+	default:
+		w.later.Reset(next.Sub(now))
 	}
 }
 
@@ -135,4 +165,28 @@ func (t *Topic) tellPlaces(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
 	_ = t.Server.Calls.Publish(call, script.ControlChannel(t.Keys.Prefix()), record.Message{Verb: "resume", Fence: aPlace, Topic: t.Keys.Topic}.Encode()).Err()
+}
+
+// restForPlace makes the loop rest until a running job of the topic has ended.
+func (k *taker) restForPlace() {
+	k.placed, k.rest = true, k.topic.Server.Config.Tick
+	k.topic.Mu.Lock()
+	k.topic.Workers.Places, k.topic.Workers.Unsure = true, false
+	k.topic.Mu.Unlock()
+}
+
+// restForStart makes the loop rest until the time when Redis has told the server to take again, or
+// until an earlier one that it has told before: the answer to a request that came too early can
+// name a later one.
+//
+// Redis computed the wait at least the travel time of the reply earlier. The next request arrives
+// at least its own travel time after it is sent. So a request that is sent at the end of the wait,
+// less the shortest round trip, does not come too early, and is not late by the length of the link.
+func (k *taker) restForStart(us int64) {
+	start := k.replied.Add(time.Duration(us)*time.Microsecond - k.trip)
+	if !k.start.After(k.replied) || start.Before(k.start) {
+		k.start = start
+	}
+	k.rated = true
+	k.rest = min(max(k.start.Sub(k.replied), 0), k.topic.Server.Config.Tick)
 }

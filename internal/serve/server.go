@@ -28,6 +28,7 @@ type Config struct {
 	DeadAge     time.Duration
 	FailFast    time.Duration // 0: never
 	History     bool          // what happens in the topics is counted
+	Stepped     bool          // the clock of Redis may not move by itself
 	Concurrency int           // workers of a topic that does not set it
 	Own         bool          // also of a topic of a pool
 	Pools       map[string]int

@@ -61,7 +61,7 @@ type taker struct {
 	replied time.Time     // when the last reply arrived
 	trip    time.Duration // of the fastest takes of late
 	paused  bool
-	start   time.Time // of a limited topic: the next start that this server was promised
+	start   time.Time // of a limited topic: when this server was told to take again
 	rated   bool      // the rate of the topic made it rest
 	placed  bool      // its limit of running jobs did
 	next    int64     // by Redis's clock in µs: when the topic may run again, by the last reply; 0: unknown
@@ -319,10 +319,15 @@ func (k *taker) send(work context.Context, limit, bytes int, place string, timeo
 		strconv.FormatUint(k.number, 10), strconv.FormatUint(k.since, 10), limit, bytes, t.Server.Config.Lease.Milliseconds(), k.free, place,
 		k.name, listed,
 	}
+	args = append(args, t.gatherArgs(k.n, k.free)...)
+	spaced := 0
+	if t.spaced() {
+		spaced = 1
+	}
 	sent := time.Now()
 	r, err := t.exec(work, topicCall{
 		script: script.Take, jobs: limit, receipt: k.receipt, timeout: timeout, caller: &t.Server.takeScripts,
-	}, append(args, t.gatherArgs(k.n, k.free)...)...)
+	}, append(args, spaced)...)
 	return r, sent, err
 }
 
@@ -413,10 +418,11 @@ func (k *taker) admit(r script.Reply, sent time.Time, limit int, soon bool) afte
 	t.expect(k.n, len(ids), len(ids) == run.TakeLimit || more && soon && !huge)
 	k.admitting.Wait()
 	if len(ids) < aside {
-		t.admitAll(r, sent)
+		t.admitAll(r, sent, k.replied)
 	} else {
+		replied := k.replied
 		contain.Launch(&k.admitting, func() {
-			t.admitAll(r, sent)
+			t.admitAll(r, sent, replied)
 			t.freed() // none of them may have been started
 		}, func(c *contain.Crash) { t.Server.loops.Crashed("take", c) })
 	}
@@ -438,8 +444,9 @@ func (k *taker) admit(r script.Reply, sent time.Time, limit int, soon bool) afte
 	return takeWait
 }
 
-// admitAll admits the jobs in the reply to a take that was sent at sent.
-func (t *Topic) admitAll(r script.Reply, sent time.Time) {
+// admitAll admits the jobs in the reply to a take, with the times when it was sent and answered.
+func (t *Topic) admitAll(r script.Reply, sent, replied time.Time) {
+	starts := r.List(12)
 	end, ids, records, tried, moved := record.ParseLeaseEnd(r.Text(2)), r.List(3), r.List(4), r.List(5), r.List(6)
 	// Not the length of the lease: the reply may be one to an earlier copy of the request.
 	until := sent.Add(time.Duration(end.Micros()-r.Now()*1000) * time.Microsecond)
@@ -448,31 +455,11 @@ func (t *Topic) admitAll(r script.Reply, sent time.Time) {
 			Topic: t.Keys.Topic, ID: ids.Text(i), Record: records.Text(i), Attempts: tried.Text(i), Moved: moved.Text(i),
 			End: end, Until: until, SetBacks: t.clock.setsBack(), At: r.Now(), Defaults: &t.config.Defaults,
 		})
+		if len(starts) > 0 { // not earlier than that by Redis's clock, which was read before the reply
+			one.From = replied.Add(time.Duration(starts.Number(i)) * time.Microsecond)
+		}
 		t.admit(one, t.refusal(one, err, r.Now()))
 	}
-}
-
-// restForPlace makes the loop rest until a running job of the topic has ended.
-func (k *taker) restForPlace() {
-	k.placed, k.rest = true, k.topic.Server.Config.Tick
-	k.topic.Mu.Lock()
-	k.topic.Workers.Places, k.topic.Workers.Unsure = true, false
-	k.topic.Mu.Unlock()
-}
-
-// restForStart makes the loop rest until the start that Redis has promised, or until an earlier one
-// that it has promised before: the answer to a request that came too early can name a later one.
-//
-// Redis computed the wait at least the travel time of the reply earlier. The next request arrives
-// at least its own travel time after it is sent. So a request that is sent at the end of the wait,
-// less the shortest round trip, does not come too early, and is not late by the length of the link.
-func (k *taker) restForStart(us int64) {
-	start := k.replied.Add(time.Duration(us)*time.Microsecond - k.trip)
-	if !k.start.After(k.replied) || start.Before(k.start) {
-		k.start = start
-	}
-	k.rated = true
-	k.rest = min(max(k.start.Sub(k.replied), 0), k.topic.Server.Config.Tick)
 }
 
 // noteTrip notes how long a take was on its way. The shortest time of late grows slowly when the

@@ -96,6 +96,7 @@ type vital struct {
 type crew struct {
 	workers.Workers
 	gather *time.Timer       // ends the wait for a batch to be full; nil: nothing waits
+	later  *time.Timer       // starts the jobs in Later; nil: there were none yet
 	given  []*workers.Member // have been given workers of the pool, and are not yet told
 }
 

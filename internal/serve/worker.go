@@ -150,9 +150,10 @@ func (t *Topic) admit(r *run.Run, refused *settle.Row) {
 		t.adjustLocked(0)
 		t.Outcomes.Add(*refused)
 	} else {
-		t.Workers.Queue(r)
+		t.Workers.Queue(r, time.Now())
 	}
 	t.adjustLocked(0)
+	t.ripenLocked()
 	t.startWorkerLocked()
 }
 

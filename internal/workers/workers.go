@@ -1,6 +1,7 @@
 package workers
 
 import (
+	"slices"
 	"time"
 
 	"github.com/delayq/delayq/internal/run"
@@ -44,6 +45,7 @@ type Workers struct {
 	Starting bool       // a worker is being started for the head of next
 	Stopping bool       // no more handlers may start
 	Next     []*run.Run // taken, in the order in which they start
+	Later    []*run.Run // taken, each with a worker, until its From; in the order of these
 
 	Member  *Member // nil: the topic has workers of its own
 	Has     int     // of the workers of the pool, as far as is known
@@ -156,7 +158,7 @@ func (w *Workers) Idle() int {
 func (w *Workers) Needs() int {
 	n := w.Busy
 	if !w.Stopping {
-		n += (len(w.Next) + w.Claimed + w.Seat() - 1) / w.Seat()
+		n += (len(w.Next) + len(w.Later) + w.Claimed + w.Seat() - 1) / w.Seat()
 		if w.Keen {
 			n = w.Count
 		}
@@ -187,7 +189,7 @@ const takeWork = 4 * time.Microsecond
 // Room returns how many jobs to take now; 0: none. owned is the number of jobs that the server has
 // not settled.
 func (w *Workers) Room(owned int) int {
-	free, ahead, have := w.places(), w.Ahead(), len(w.Next)+w.Coming
+	free, ahead, have := w.places(), w.Ahead(), len(w.Next)+len(w.Later)+w.Coming
 	if w.Window.ByKey { // as many batches as there are workers for
 		free, have = w.Unclaimed(), 0
 	}
@@ -216,7 +218,7 @@ func (w *Workers) Unclaimed() int {
 	if w.Member != nil {
 		coming = w.Claimed // the others are taken ahead
 	}
-	return max(0, w.places()-len(w.Next)-coming)
+	return max(0, w.places()-len(w.Next)-len(w.Later)-coming)
 }
 
 // CanTake reports whether the topic has a worker for a job that it takes now, or gets one of its
@@ -226,7 +228,9 @@ func (w *Workers) CanTake() bool {
 }
 
 // AtCount reports whether the topic has jobs for as many workers as it may have.
-func (w *Workers) AtCount() bool { return (w.Count-w.Busy)*w.Seat() <= len(w.Next)+w.Coming }
+func (w *Workers) AtCount() bool {
+	return (w.Count-w.Busy)*w.Seat() <= len(w.Next)+len(w.Later)+w.Coming
+}
 
 // Reserve keeps room for the jobs of a take. It returns how many jobs that is, and how many of them
 // can start immediately. There must be room for one job, or with full for a full take.
@@ -257,8 +261,34 @@ func (w *Workers) Arrived(r *run.Run) {
 	w.size += (int(r.Stored) - w.size) / 8
 }
 
-// Queue puts a job behind those that wait for a worker.
-func (w *Workers) Queue(r *run.Run) { w.Next = append(w.Next, r) }
+// Queue puts a job behind those that wait for a worker, or if its rates let it start later only,
+// among those that wait for that.
+func (w *Workers) Queue(r *run.Run, now time.Time) {
+	if !r.From.After(now) {
+		w.Next = append(w.Next, r)
+		return
+	}
+	i := len(w.Later)
+	for i > 0 && w.Later[i-1].From.After(r.From) {
+		i--
+	}
+	w.Later = slices.Insert(w.Later, i, r)
+}
+
+// Ripen queues the jobs that may start from now on. It returns when the next one may; zero: there
+// is none.
+func (w *Workers) Ripen(now time.Time) (next time.Time) {
+	n := 0
+	for n < len(w.Later) && !w.Later[n].From.After(now) {
+		n++
+	}
+	w.Next = append(w.Next, w.Later[:n]...)
+	w.Later = slices.Delete(w.Later, 0, n)
+	if len(w.Later) > 0 {
+		next = w.Later[0].From
+	}
+	return next
+}
 
 // ToStart reports whether the caller must start a worker. Workers start one at a time, each by the
 // one before. While handlers are short, a few workers do all the work, and no others are started
@@ -299,11 +329,15 @@ func (w *Workers) Follows(first *run.Run) bool {
 func (w *Workers) Ran(d time.Duration) { w.HandlerTime += (d - w.HandlerTime) / 8 }
 
 // Spill removes the jobs that wait in vain: those that are lost, and those that have no idle
-// worker. With all, it also removes those that a worker is being started for.
+// worker. With all, it also removes those that a worker is being started for, and those that wait
+// for their time.
 func (w *Workers) Spill(all bool) (lost, rest []*run.Run) {
+	if all {
+		w.Next, w.Later = append(w.Next, w.Later...), nil
+	}
 	free := 0
 	if !all {
-		free = w.Idle() * w.Seat()
+		free = max(0, w.Idle()-len(w.Later)) * w.Seat()
 	}
 	if w.Window.ByKey && !all {
 		free = 0

@@ -160,7 +160,7 @@ func TestWorkersStart(t *testing.T) {
 	require.False(t, w.ToStart(), "no job")
 	a, b, c := &run.Run{ID: "a"}, &run.Run{ID: "b"}, &run.Run{ID: "c"}
 	for _, r := range []*run.Run{a, b, c} {
-		w.Queue(r)
+		w.Queue(r, time.Now())
 	}
 	require.True(t, w.ToStart())
 	require.False(t, w.ToStart(), "one is being started")
@@ -181,6 +181,35 @@ func TestWorkersStart(t *testing.T) {
 	require.Nil(t, w.Pop())
 }
 
+// A job whose rates let it start later only has a worker until then, and none other is taken for
+// it. Such jobs start in the order of their times, and go back behind the others on a stop.
+func TestWorkersStartLater(t *testing.T) {
+	now := time.Now()
+	w := Workers{Count: 5, Bounded: true, HandlerTime: time.Microsecond}
+	for i, ms := range []time.Duration{0, 3, 1, 2, 3} {
+		w.Queue(&run.Run{ID: string(rune('a' + i)), From: now.Add(ms * time.Millisecond)}, now)
+	}
+	require.Zero(t, w.Unclaimed())
+	require.Zero(t, w.Room(5))
+	require.True(t, w.AtCount())
+	require.Equal(t, now.Add(time.Millisecond), w.Ripen(now))
+	require.Equal(t, "a", w.Pop().ID)
+	require.Nil(t, w.Pop())
+	require.Equal(t, 1, w.Unclaimed())
+	lost, rest := w.Spill(false)
+	require.Empty(t, append(lost, rest...), "they have workers")
+	require.Equal(t, now.Add(3*time.Millisecond), w.Ripen(now.Add(2*time.Millisecond)))
+	require.Equal(t, "c", w.Pop().ID)
+	_, rest = w.Spill(true)
+	var ids string
+	for _, r := range rest {
+		ids += r.ID
+	}
+	require.Equal(t, "dbe", ids)
+	require.True(t, w.Ripen(now.Add(time.Hour)).IsZero())
+	require.Nil(t, w.Pop())
+}
+
 // Jobs without an idle worker go back, and lost ones are reported. On a stop all go back.
 func TestWorkersSpill(t *testing.T) {
 	fill := func() Workers {
@@ -190,7 +219,7 @@ func TestWorkersSpill(t *testing.T) {
 			if i == 1 {
 				r.Lost = run.ErrCancelled
 			}
-			w.Queue(r)
+			w.Queue(r, time.Now())
 		}
 		return w
 	}

@@ -1,13 +1,12 @@
 
 -- take_bounds: the limits of a topic, as far as they bound a take as a whole (see limits).
 -- Gives: bounds refusal
--- Expects: now number_of bound at emit burst us left limit free listed name leases holders meta
--- Expects: idle
+-- Expects: now number_of bound at emit burst topic_rate meter come limit free listed name leases
+-- Expects: holders meta idle
 --
 -- A take leases no more than can start immediately. The number of running jobs is that of the
--- leases and of the stragglers, so it cannot leak. A take that is refused because of the rate gets
--- the time of a start that no other server was promised. If it comes a moment before the next
--- start, it gets that one, because it was on its way there.
+-- leases and of the stragglers, so it cannot leak. A take that is refused because of the rate is
+-- told when to come again (see take_rate).
 
 -- bounds returns how many jobs the take may lease, before it looks at any. limits and tat are the
 -- fields flow and tat of meta; per_key: limits of keys are in force.
@@ -31,13 +30,12 @@ local function bounds(limits, tat, per_key)
     cap(running - math.max(0, redis.call('ZCARD', leases) - 1) - stragglers, 'limit') -- no anchor
   end
   if emit > 0 then
-    tat = number_of(tat)
-    if tat > us + burst * emit then -- the clock was set back, or the limits have changed
-      tat = us + burst * emit
-      redis.pcall('HSET', meta, 'tat', string.format('%.0f', tat)) -- so that this stall ends
+    topic_rate = meter(emit, burst, number_of(tat))
+    at = topic_rate.tat
+    if topic_rate.cut then
+      redis.pcall('HSET', meta, 'tat', string.format('%.0f', at)) -- so that this stall ends
     end
-    at = math.max(us, tat)
-    cap(math.floor((us + burst * emit - at) / emit), 'rate')
+    cap(topic_rate.room, 'rate')
   end
   return most
 end
@@ -53,16 +51,5 @@ local function refusal(promised, per_key)
   elseif bound == 'limit' then
     return {'limit', now}
   end
-  local early = left()
-  if early <= math.min(emit / 2, 100000) then
-    return {'rate', now, math.ceil(early)}
-  end
-  -- Every other server that is refused gets another start. One that is not used is lost.
-  local next_start = us + early
-  local promise = math.max(next_start, number_of(promised) + emit)
-  if promise - us > 1000000 then
-    promise = next_start
-  end
-  redis.pcall('HSET', meta, 'promise', string.format('%.0f', promise))
-  return {'rate', now, math.ceil(promise - us)}
+  return {'rate', now, come(promised, true)}
 end

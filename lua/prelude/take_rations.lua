@@ -1,8 +1,8 @@
 
 -- take_rations: what the limits of a key let a take lease of its jobs (see limits, key_limits).
--- Gives: ordered halts ration book
--- Expects: now us flow order_of lane_range key_of held_by till_of sweep looked bucket dead leases
--- Expects: lane keyed holders rates blockers
+-- Gives: ordered halts ration spend book
+-- Expects: now us meter flow order_of lane_range key_of held_by till_of sweep looked bucket dead
+-- Expects: leases lane keyed holders rates blockers
 --
 -- A start counts by the GCRA, as for the topic. Running jobs are counted in holders. An entry there
 -- counts only while its job has a lease, so it cannot leak. That of a straggler counts until its
@@ -67,19 +67,17 @@ local function blocked(key)
 end
 
 -- A ration is what the limits of a key say: room is how many of its jobs may start now. If that is
--- 0, till is when to look again. counts is true if its running jobs are counted. With a rate, tat
--- is that of the key, and emit the time of one start.
+-- 0, till is when to look again. counts is true if its running jobs are counted. With a rate, pace
+-- is what meter says of it.
 local function ration(key, running, period, size)
   local r = {room = math.huge, counts = running > 0}
   if period > 0 then
-    local tat = tonumber(redis.call('ZSCORE', rates, key) or nil) or 0
-    if tat > us + size * period then -- the clock was set back, or the limits have changed
-      tat = us + size * period
-      redis.pcall('ZADD', rates, string.format('%.0f', tat), key)
+    local m = meter(period, size, tonumber(redis.call('ZSCORE', rates, key) or nil) or 0)
+    if m.cut then
+      redis.pcall('ZADD', rates, string.format('%.0f', m.tat), key)
     end
-    r.emit, r.tat = period, math.max(us, tat)
-    r.room = math.max(0, math.floor((us + size * period - r.tat) / period))
-    r.till = (r.tat - (size - 1) * period) / 1000 -- to the microsecond
+    r.pace, r.room = m, m.room
+    r.till = (m.next + m.rest) / 1000 -- to the microsecond
   end
   if running > 0 and r.room > 0 then
     local n = redis.call('ZLEXCOUNT', holders, lane_range(key))
@@ -112,13 +110,22 @@ local function keep_rates(most)
   end
 end
 
--- book counts the starts of keys, and their running jobs. It comes before the leases: if the script
+-- spend counts a start of a key that the topic lets start in so many µs. It returns in how many the
+-- key does.
+local function spend(m, wait)
+  wait = math.max(wait, m.next - us)
+  local tat = math.max(m.tat, us + wait) + m.emit
+  m.next, m.tat = m.next + tat - m.tat, tat
+  return wait
+end
+
+-- book writes the starts of keys, and their running jobs. It comes before the leases: if the script
 -- ended after it, a start would be lost and not made twice.
 local function book(names, rations, taken_of, holding)
   local tats = {}
   for i, r in ipairs(rations) do
-    if r and r.emit and taken_of[i] then
-      tats[#tats + 1] = string.format('%.0f', r.tat + taken_of[i] * r.emit)
+    if r and r.pace and taken_of[i] then
+      tats[#tats + 1] = string.format('%.0f', r.pace.tat)
       tats[#tats + 1] = names[i]
     end
   end

@@ -9,7 +9,8 @@
 -- that begins now. The others go back in their order, and no attempt is used up. Jobs that were
 -- cancelled or replaced meanwhile are left out: no handler of them was ever called, so they give
 -- their places up (see straggler). A request that arrives twice gets the first reply again, and
--- frees no place: it can be a late copy of one whose reply has arrived.
+-- frees no place: it can be a late copy of one whose reply has arrived. Jobs that were to start one
+-- after the other do so from now on. Their starts are counted already.
 
 -- return_jobs ends leases. The jobs go back to ready, or into their lanes.
 local function return_jobs(jobs)
@@ -58,15 +59,28 @@ local function unstraggle(ending, lost)
   end
 end
 
+-- later_of reads the starts that are behind the first character of a field of the receipt, or
+-- returns nil if there are none.
+local function later_of(field)
+  local starts
+  for wait in string.gmatch(string.sub(field or '', 2), '%d+') do
+    starts = starts or {}
+    starts[#starts + 1] = tonumber(wait)
+  end
+  return starts
+end
+
 -- repeated replies to a take whose series has a receipt of a take since then; twice: it is that of
 -- this very take. It returns nil if nothing is left of the jobs of the receipt.
 local function repeated(twice)
   local kept = redis.call('LRANGE', receipt, 1, -1)
-  local old_end, rest = table.remove(kept, 1), table.remove(kept, 1) == '1'
+  local old_end, rest = table.remove(kept, 1), table.remove(kept, 1)
+  local starts = later_of(rest)
+  rest = string.sub(rest or '', 1, 1) == '1'
   if limit == 0 and twice then
     return {'returned', now, kept}
   end
-  local mine, back, total, lost = {}, {}, 0, nil
+  local mine, later, back, total, lost = {}, {}, {}, 0, nil
   local ends = #kept > 0 and redis.call('ZMSCORE', leases, unpack(kept)) or {}
   for i, id in ipairs(kept) do
     local ours = ends[i] and tonumber(ends[i]) == tonumber(old_end)
@@ -78,6 +92,7 @@ local function repeated(twice)
     elseif size > 0 and fits then
       total = total + size
       mine[#mine + 1] = id
+      later[#mine] = starts and starts[i] or 0
     elseif size > 0 then
       back[#back + 1] = id
     end
@@ -104,10 +119,11 @@ local function repeated(twice)
       note(old_end, false, back)
       return {'returned', now, back}
     end
-    note(old_end, rest, mine)
+    note(old_end, rest, mine, starts and later)
   end
   if #mine > 0 then
-    return answer(old_end, mine, redis.call('HMGET', pool, unpack(mine)), rest, known())
+    return answer(old_end, mine, redis.call('HMGET', pool, unpack(mine)), rest, known(), nil, nil,
+      nil, starts and later)
   elseif twice then
     return {'empty', now, known()}
   end

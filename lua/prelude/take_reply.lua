@@ -5,24 +5,25 @@
 
 -- answer adds the known data of the jobs to their records. With pcall: missing data must not cost
 -- the jobs.
-local function answer(ending, ids, records, more, waits, bound, left, limited)
+local function answer(ending, ids, records, more, waits, bound, left, limited, starts)
   local tried, due = false, false
   if #ids > 0 and redis.call('EXISTS', attempts, moved) > 0 then
     tried = redis.pcall('HMGET', attempts, unpack(ids))
     due = redis.pcall('HMGET', moved, unpack(ids))
   end
   tried, due = tried and not tried.err and tried, due and not due.err and due
-  if limited then -- a nil would end the reply
-    bound, left = bound or false, left or false
+  if limited or starts then -- a nil would end the reply
+    bound, left, limited = bound or false, left or false, limited or false
   end
   return {'ok', now, ending, ids, records, tried, due, more and 1 or 0, waits, bound, left,
-    limited}
+    limited, starts}
 end
 
 -- note writes the receipt. With pcall: at worst the jobs wait until their leases are over.
-local function note(ending, more, ids)
+local function note(ending, more, ids, starts)
+  local rest = (more and '1' or '0') .. (starts and ' ' .. table.concat(starts, ' ') or '')
   redis.pcall('DEL', receipt)
-  redis.pcall('RPUSH', receipt, number, ending, more and 1 or 0, unpack(ids))
+  redis.pcall('RPUSH', receipt, number, ending, rest, unpack(ids))
   redis.pcall('PEXPIRE', receipt, lease)
 end
 

@@ -3,7 +3,7 @@
 -- Gives: serve
 -- Expects: limit free groups batch lease_end by_key lane_range of_record place_rest whole_pass
 -- Expects: holder_of anchor ids records seen got looked read busy more look_up start stray book
--- Expects: heads leases turn lane
+-- Expects: wait_of delays spend heads leases turn lane
 --
 -- While turn or held exists, keys take turns: those with the lowest passes are served, each with
 -- its share of at most 250 jobs by its weight, and its pass grows by its jobs divided by its
@@ -99,8 +99,13 @@ local function serve()
         grants[granted + 1], grants[granted + 2] = lease_end, id
         granted = granted + 2
         taken_of[key] = (taken_of[key] or 0) + 1
-        if rations[key] and rations[key].counts then
+        local r = rations[key] or {}
+        if r.counts then
           holding[#holding + 1], holding[#holding + 2] = 0, holder_of(names[key], id)
+        end
+        local wait = r.pace and spend(r.pace, wait_of(got)) or 0
+        if wait > 0 then
+          delays[got] = wait
         end
       elseif not apart then
         strays[#strays + 1] = i
