@@ -206,3 +206,44 @@ func TestLaterStartsAfterALostReply(t *testing.T) {
 	h.Spaced = 0
 	require.Empty(t, starts(take(h.Series.Next(), "", 5)), "a server that cannot wait gets those of now")
 }
+
+// A key's start that waits for the rate of the topic is counted at its time, so the next one comes
+// no earlier than the rate of the key allows.
+func TestRatesOfKeysCountLaterStarts(t *testing.T) {
+	t.Parallel()
+	h, r := onEmbedded(t)
+	now := time.UnixMilli(1_763_712_345_678)
+	r.SetTime(now)
+	h.Spaced = 1
+	h.setLimits(delayq.Limits{Rate: delayq.Per(1000, time.Second).Burst(1), RatePerKey: delayq.Per(20, time.Second).Burst(1)})
+	const keys, emit = 10, 50_000
+	for i := range keys {
+		h.putKeyed(fmt.Sprint("key-", i), fmt.Sprint("a", i))
+	}
+	h.putKeyed("key-9", "b9", "c9")
+	last := map[string]int64{}
+	for us := int64(0); us < 3*emit; us += 1000 {
+		r.SetTime(now.Add(time.Duration(us) * time.Microsecond))
+		h.Promote()
+		reply, err := h.TryTakeAhead("", 20, 20, time.Minute)
+		require.NoError(t, err)
+		if reply.Status() != "ok" {
+			continue
+		}
+		held := hand.HeldOf(reply)
+		for i, one := range held {
+			at, key := us, one.ID[1:]
+			if starts := reply.List(12); len(starts) > 0 {
+				at += starts.Number(i)
+			}
+			if before, ran := last[key]; ran {
+				require.GreaterOrEqual(t, at-before, int64(emit), "key %s", key)
+			}
+			last[key] = at
+		}
+		if len(held) > 0 {
+			require.NotContains(t, h.Ack(held...), "l")
+		}
+	}
+	require.Len(t, last, keys)
+}

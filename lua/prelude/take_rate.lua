@@ -28,17 +28,16 @@ local topic_rate -- what meter returned for the topic
 -- that tat was not credible.
 local function meter(period, size, tat)
   local length = size * period
-  local m, ahead, slack = {emit = period, step = period, rest = 0, near = 0}, 0, 0
-  if length < 30000 then
-    slack = 15000
-    if spaced == 1 then
-      ahead, m.near, m.rest, m.step = slack, 6000, -5000, math.max(period, 2500)
-    end
-  else
+  local m, ahead = {emit = period, step = period, rest = 0, near = 0}, 0
+  if length >= 30000 then
     m.step = math.max(period, math.min(10000, math.floor(length / 10)))
     m.rest = m.step - period
+  elseif spaced == 1 then
+    ahead, m.near, m.rest, m.step = 15000, 6000, -5000, math.max(period, 2500)
   end
-  m.cut = tat > us + length + slack -- the clock was set back, or the limits have changed
+  -- The clock was set back, or the limits have changed. A start of a key with a larger bucket can
+  -- be counted before its time, too: that which the topic names for it.
+  m.cut = tat > us + length + 15000
   m.tat = m.cut and us + length or math.max(us, tat)
   m.next = m.tat - length + period
   m.room = m.next <= us + m.near and math.floor((us + ahead + length - m.tat) / period) or 0
