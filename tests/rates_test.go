@@ -108,6 +108,30 @@ func TestFastRatesAreMet(t *testing.T) {
 	}
 }
 
+// The second take loop of a server, which takes while the keys of a topic have many more jobs, is
+// told no time at which it does not come. Otherwise the other loop is told ever later ones.
+func TestFastRatesOfTopicsWithKeysAreMet(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		var starts crowd
+		rate := delayq.Per(1000, time.Second)
+		require.NoError(b, b.Client.SetLimits(b.Context(), "a", delayq.Limits{Rate: rate}))
+		jobs := make([]delayq.NewJob, 2000)
+		for i := range jobs {
+			jobs[i] = delayq.NewJob{Topic: "a", ID: fmt.Sprint(i), Options: []delayq.JobOption{delayq.Key(fmt.Sprint("key-", i%20))}}
+		}
+		_, err := b.Client.EnqueueBatch(b.Context(), jobs)
+		require.NoError(b, err)
+		for i := range 2 {
+			serveOnLink(b, "a", uint64(i), 100*time.Microsecond, 400*time.Microsecond, starts.handler(0), delayq.Concurrency(300))
+		}
+		b.Pass(500 * time.Millisecond)
+		began := time.Now()
+		b.Pass(time.Second)
+		all := starts.started()
+		require.GreaterOrEqual(b, len(all)-slices.IndexFunc(all, began.Before), 970)
+	})
+}
+
 // serveOnLink runs a server whose requests and answers take from least to least and more.
 func serveOnLink(b *queuetest.Bubble, topic string, seed uint64, least, more time.Duration, h delayq.HandlerFunc, opts ...delayq.ServerOption) {
 	var mu sync.Mutex
