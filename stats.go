@@ -206,7 +206,7 @@ func (i *Inspector) read(ctx context.Context, topics []string, others ...redis.C
 		for _, name := range counters {
 			names = append(names, string(name))
 		}
-		settings := []any{"hmget", k.Meta, "paused", "until", "pauses", "hold", "holdby", "holdwhy", "flow", "tat"}
+		settings := []any{"hmget", k.Meta, "paused", "until", "pauses", "hold", "holdby", "holdwhy", "flow", "tat", "gather", "ahead"}
 		reads[at] = &topicRead{
 			keys: k, pool: number("hlen", k.Pool), bucket: number("zcard", k.Bucket),
 			leases: number("zcount", k.Leases, 0, record.MaxTime), // not the anchor
@@ -329,9 +329,10 @@ type restraint struct {
 	next       time.Time // start; zero: now
 }
 
-// readHold reads the fields hold, holdby, holdwhy, flow and tat of meta.
+// readHold reads the fields hold, holdby, holdwhy, flow, tat, gather and ahead of meta. A hold that
+// is the same as ahead is none: a take keeps it for servers of earlier releases.
 func readHold(meta script.Reply, now int64) (h restraint) {
-	if until := meta.Text(0); until != "" {
+	if until := meta.Text(0); until != "" && until != meta.Text(6) {
 		if end := scoreTime(until); end.UnixMilli() > now {
 			h.until, h.by, h.reason = end, meta.Text(1), meta.Text(2)
 		}

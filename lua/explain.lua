@@ -31,12 +31,12 @@
 -- entries of handoff and ready are in front of the job: -1 if it is in another place, or not among
 -- the entries that were searched. whole is 1 if all entries were searched. rank is how many jobs of
 -- the bucket are due before it, -1 if it is not there. leased is the number of leases that are not
--- over. flow has the fields hold, holdby, holdwhy, flow, tat and gather of meta. before is how many
--- jobs of its key are in front of it in its lane, -1 if it is not in a lane. Then ahead is -1 and
--- whole is 1. keys is the number of keys in turn, with the empty one if the job is in ready. until
--- is the end of the hold of its key, if it is in a lane and the key is held. limit is empty unless
--- it is in a lane and the key is parked. Then it has when the key gets a turn, the number of its
--- entries in holders (-1: unknown), what is set for it, how many of these entries are of
+-- over. flow has the fields hold, holdby, holdwhy, flow, tat, gather and ahead of meta. before is
+-- how many jobs of its key are in front of it in its lane, -1 if it is not in a lane. Then ahead is
+-- -1 and whole is 1. keys is the number of keys in turn, with the empty one if the job is in ready.
+-- until is the end of the hold of its key, if it is in a lane and the key is held. limit is empty
+-- unless it is in a lane and the key is parked. Then it has when the key gets a turn, the number of
+-- its entries in holders (-1: unknown), what is set for it, how many of these entries are of
 -- stragglers, and if the key waits for a job that comes before this one, its ID, and when it is
 -- due, or '' if it is dead. stragglers is the number of all of the topic. place is that in keyed.
 -- Cost: O(log N + look).
@@ -142,7 +142,7 @@ return {
   whole,
   due and redis.call('ZRANK', bucket, id) or -1,
   redis.call('ZCOUNT', leases, string.format('(%.0f', now), 9999999999999), -- not the anchor
-  redis.call('HMGET', meta, 'hold', 'holdby', 'holdwhy', 'flow', 'tat', 'gather'),
+  redis.call('HMGET', meta, 'hold', 'holdby', 'holdwhy', 'flow', 'tat', 'gather', 'ahead'),
   before,
   keys,
   ending,

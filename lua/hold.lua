@@ -25,7 +25,10 @@ if told then
   return retold(told)
 end
 local state, before = 'held', ''
-local was = redis.call('HMGET', meta, 'hold', 'holdby', 'holdwhy')
+local was = redis.call('HMGET', meta, 'hold', 'holdby', 'holdwhy', 'ahead')
+if was[1] == was[4] then -- that of a take: see take_rate
+  was = {}
+end
 local ending, who, why = tonumber(was[1] or nil) or 0, was[2] or '', was[3] or ''
 if ending > now then
   before = string.format('0 %.0f %d %d ', ending, #who, #why) .. who .. why
@@ -37,7 +40,7 @@ if period > 0 then
   end
 else
   state = 'free'
-  if redis.call('HDEL', meta, 'hold', 'holdby', 'holdwhy') > 0 then
+  if was[1] and redis.call('HDEL', meta, 'hold', 'holdby', 'holdwhy') > 0 then
     nudge(channel, 'resume', topic, 0, '')
   end
 end

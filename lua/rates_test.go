@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
@@ -22,9 +24,10 @@ type rateGame struct {
 	*rand.Rand
 	t       *testing.T
 	h       *Hand
-	redis   *embedded.Redis
+	clock   *embedded.Redis
 	now     int64 // Redis's clock, µs
 	rate    delayq.Rate
+	mixed   bool // some servers are of v0.1.0
 	servers []*rateServer
 	starts  map[string][]int64 // by key, when they were counted
 	jobs    int
@@ -36,13 +39,25 @@ type rateServer struct {
 	since string // number of the take whose reply was lost
 }
 
-// Whatever servers there are, whenever they take, stop or crash, and whatever replies are lost:
-// never more starts are counted than a rate allows, of a topic and of each key.
+// firstTake is the take script of v0.1.0, which cuts a tat that is ahead of the bucket.
+var firstTake = func() *script.Script {
+	text, err := os.ReadFile("testdata/v0.1.0/take.lua")
+	if err != nil {
+		panic(err)
+	}
+	s := *script.Take
+	s.Text, s.Digest = string(text), redis.NewScript(string(text)).Hash()
+	return &s
+}()
+
+// Whatever servers there are, of this release and of v0.1.0, whenever they take, stop or crash, and
+// whatever replies are lost: never more starts are counted than a rate allows, of a topic and of
+// each key.
 func TestRatesAreBounds(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(30) {
+	for seed := range uint64(60) {
 		h, r := onEmbedded(t)
-		g := &rateGame{Rand: rand.New(rand.NewPCG(seed, 33)), t: t, h: h, redis: r, now: 1_763_712_345_678_901, starts: map[string][]int64{}}
+		g := &rateGame{Rand: rand.New(rand.NewPCG(seed, 33)), t: t, h: h, clock: r, now: 1_763_712_345_678_901, starts: map[string][]int64{}}
 		starts := []int{1, 3, 10, 50, 200, 1000, 5000}[g.IntN(7)]
 		g.rate = delayq.Per(starts, []time.Duration{50 * time.Millisecond, time.Second, 10 * time.Second}[g.IntN(3)])
 		if g.IntN(4) > 0 {
@@ -53,6 +68,7 @@ func TestRatesAreBounds(t *testing.T) {
 		}
 		g.at(0)
 		keyed := g.IntN(2) == 0
+		g.mixed = g.IntN(2) == 0
 		limits := delayq.Limits{Rate: g.rate}
 		if keyed {
 			limits = delayq.Limits{RatePerKey: g.rate}
@@ -73,13 +89,16 @@ func TestRatesAreBounds(t *testing.T) {
 func (g *rateGame) server() *rateServer {
 	h := NewHand(g.t, g.h.RDB, g.h.Prefix(), "topic")
 	h.Spaced = min(1, g.IntN(5))
+	if g.mixed && g.IntN(2) == 0 {
+		h.TakeScript = firstTake
+	}
 	return &rateServer{Hand: h}
 }
 
 // at moves Redis's clock.
 func (g *rateGame) at(us int64) {
 	g.now += us
-	g.redis.SetTime(time.UnixMicro(g.now))
+	g.clock.SetTime(time.UnixMicro(g.now))
 }
 
 // step lets one of the servers take: the one that is to be next, a moment before or after its time,
@@ -107,6 +126,9 @@ func (g *rateGame) step(keyed bool) {
 	switch r.Status() {
 	case "rate":
 		told = r.Number(2)
+	case "held":
+		require.Same(g.t, firstTake, first.TakeScript)
+		told = max(1000, 1000*r.Number(2)-g.now)
 	case "ok":
 		told = r.Number(10)
 		held := hand.HeldOf(r)
@@ -246,4 +268,65 @@ func TestRatesOfKeysCountLaterStarts(t *testing.T) {
 		}
 	}
 	require.Len(t, last, keys)
+}
+
+// Servers of v0.1.0 take beside one of this release that takes starts ahead. Together they make all
+// starts of the rate, and none twice. When the other one stops, those of v0.1.0 make them.
+func TestRatesBesideTheFirstRelease(t *testing.T) {
+	t.Parallel()
+	for _, rate := range []delayq.Rate{
+		delayq.Per(1000, time.Second).Burst(1), delayq.Per(1000, time.Second).Burst(5), delayq.Per(100, time.Second).Burst(1),
+		delayq.Per(1000, time.Second).Burst(1).Strict(), delayq.Per(40, time.Second).Burst(1),
+	} {
+		h, r := onEmbedded(t)
+		g := &rateGame{Rand: rand.New(rand.NewPCG(1, 33)), t: t, h: h, clock: r, now: 1_763_712_345_678_901, rate: rate, starts: map[string][]int64{}}
+		g.at(0)
+		h.setLimits(delayq.Limits{Rate: rate})
+		for i := range 4 {
+			one := g.server()
+			one.Spaced, one.TakeScript = 1, firstTake
+			if i == 0 {
+				one.TakeScript = nil
+			}
+			g.servers = append(g.servers, one)
+		}
+		emit := emitOf(t, rate)
+		began := g.now
+		for g.now < began+1_000_000 {
+			g.play(20)
+		}
+		made := len(g.starts[""])
+		require.GreaterOrEqual(t, int64(made), 97*(g.now-began)/emit/100, "%v", rate)
+		require.LessOrEqual(t, int64(made), (g.now-began+15_000)/emit+int64(rate.MaxBurst())+1, "%v", rate)
+		g.servers = g.servers[1:]
+		for began = g.now; g.now < began+1_000_000; {
+			g.play(20)
+		}
+		require.Greater(t, len(g.starts[""])-made, made/2, "%v", rate)
+		g.judge()
+	}
+}
+
+// play lets the server take that is the next one, when it was told to.
+func (g *rateGame) play(workers int) {
+	first := slices.MinFunc(g.servers, func(a, b *rateServer) int { return int(a.next - b.next) })
+	g.at(max(0, first.next-g.now))
+	if g.h.RDB.LLen(g.t.Context(), g.h.Keys.Ready).Val() < 100 {
+		g.enqueue(false)
+	}
+	r, err := first.TryTakeAhead("", workers, workers, time.Minute)
+	require.NoError(g.t, err)
+	told := int64(1000)
+	switch r.Status() {
+	case "rate":
+		told = r.Number(2)
+	case "held":
+		told = 1000*r.Number(2) - g.now
+	case "ok":
+		told = r.Number(10)
+		held := hand.HeldOf(r)
+		g.count(held, r.List(12), false)
+		require.NotContains(g.t, first.Ack(held...), "l")
+	}
+	first.next = g.now + max(told, 100)
 }

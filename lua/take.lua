@@ -107,8 +107,12 @@ if limit == 0 then
 end
 
 local set = redis.call('HMGET', meta, 'paused', 'until', 'hold', 'flow', 'tat', 'promise',
-  'limited', 'gather')
+  'limited', 'gather', 'ahead')
 local flow = set[4]
+if set[3] and set[3] == set[9] then -- that of a take: see take_rate
+  promised, set[3] = number_of(set[3]), false
+  promised = promised <= now + 16 and promised or 0 -- otherwise the clock was set back
+end
 if paused(set) then
   return {'paused', now, number_of(set[2])}
 elseif now < number_of(set[3]) then

@@ -270,6 +270,42 @@ func TestJobsWaitForTheirStarts(t *testing.T) {
 	})
 }
 
+// Servers of v0.1.0 see a topic as held while jobs wait for their starts. No call of this release
+// does, and a hold that would end before the last start ends just after it.
+func TestJobsThatWaitForTheirStartsHoldNothing(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		var rec queuetest.Recorder
+		require.NoError(b, b.Client.SetLimits(b.Context(), "a", delayq.Limits{Rate: delayq.Per(1000, time.Second).Burst(1)}))
+		b.Serve("a", rec.Then(nil), delayq.Concurrency(12))
+		b.Pass(time.Second)
+		jobs := make([]delayq.NewJob, 40)
+		for i := range jobs {
+			jobs[i] = delayq.NewJob{Topic: "a", ID: fmt.Sprint(i)}
+		}
+		_, err := b.Client.EnqueueBatch(b.Context(), jobs)
+		require.NoError(b, err)
+		b.Pass(2 * time.Millisecond)
+		hold := func() string { return b.RDB.HGet(b.Context(), queuetest.Prefix+":{a}:meta", "hold").Val() }
+		before := hold()
+		require.Equal(b, fmt.Sprint(time.Now().UnixMilli()+9), before, "the last of 12 starts")
+		require.Zero(b, b.Stats("a").HeldUntil)
+		why, err := b.Inspector.Explain(b.Context(), "a", "30")
+		require.NoError(b, err)
+		for _, r := range why.Reasons {
+			require.NotEqual(b, delayq.ReasonTopicHeld, r.Code)
+		}
+		require.NoError(b, b.Client.EndHold(b.Context(), "a"))
+		require.Equal(b, before, hold())
+		require.NoError(b, b.Client.Hold(b.Context(), "a", 5*time.Millisecond, "why"))
+		require.Equal(b, time.Now().Add(10*time.Millisecond).UnixMilli(), b.Stats("a").HeldUntil.UnixMilli())
+		require.Equal(b, "why", b.Stats("a").HeldReason)
+		b.Pass(10*time.Millisecond - time.Microsecond)
+		require.Len(b, rec.All(), 12)
+		b.Pass(time.Second)
+		require.Len(b, rec.All(), 40)
+	})
+}
+
 // The starts of a batch, and of a worker that other topics need, are taken when they are due.
 func TestBatchesAndPoolsTakeNoLaterStarts(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {

@@ -1,5 +1,6 @@
 -- take_rate: what a rate says of this take, and what the starts of the topic are.
--- Gives: number_of bound at emit burst us topic_rate meter few come start wait_of delays starts_of
+-- Gives: number_of bound at emit burst us topic_rate promised meter few come wait_of delays start
+-- Gives: starts_of
 -- Expects: time meta spaced
 --
 -- Starts are counted by the GCRA: tat is the time at which the bucket would be empty.
@@ -10,6 +11,9 @@
 -- leases the jobs of the next starts, too, if its server starts each at its time (spaced): up to 15
 -- ms ahead, and not before the first of them is within 6 ms. A server comes 5 ms before it, and
 -- another one 2.5 ms later, because no start may be lost if one is late.
+--
+-- A server of v0.1.0 would cut such a tat, and make the same starts again. So the topic is held
+-- until the last of them. The field ahead says that this hold is none for the others.
 
 -- number_of reads a field of meta. A damaged one counts as none: it must not end every take.
 local function number_of(text)
@@ -21,6 +25,7 @@ end
 local bound, at, emit, burst = nil, nil, 0, 0
 local us = time[1] * 1000000 + time[2]
 local topic_rate -- what meter returned for the topic
+local promised = 0 -- the latest start that a take has leased a job for, Unix ms
 
 -- meter reads a rate, of which each start takes a period and size can be made at once. room is how
 -- many starts this take gets, none if the next one is not near. rest is how long after the next
@@ -57,8 +62,9 @@ end
 
 -- come returns when the server of this take is to take again, in µs from now. A take that is
 -- refused a moment before that time gets it, because it was on its way there. Otherwise each server
--- gets a time of its own, because one that comes with others is refused. promised is the last one.
-local function come(promised, refused)
+-- gets a time of its own, because one that comes with others is refused. last is that of the one
+-- before.
+local function come(last, refused)
   local wait = math.max(0, until_next() + topic_rate.rest)
   if not refused and wait == 0 then -- something else has ended the take, too
     return 0
@@ -66,7 +72,7 @@ local function come(promised, refused)
     or not refused and topic_rate.step == emit then
     return math.ceil(wait)
   end
-  local promise = math.max(us + wait, number_of(promised) + topic_rate.step)
+  local promise = math.max(us + wait, number_of(last) + topic_rate.step)
   if promise - us > 1000000 then
     promise = us + wait
   end
@@ -74,22 +80,35 @@ local function come(promised, refused)
   return math.ceil(promise - us)
 end
 
--- start counts the starts of this take so far. It comes before the leases: if the script ended
--- after it, a start would be lost and not made twice.
-local function start(jobs)
-  if at then
-    redis.call('HSET', meta, 'tat', string.format('%.0f', at + jobs * emit))
-  end
-end
-
 -- wait_of returns after how many µs the topic lets one of the jobs of this take start.
 local function wait_of(job)
   return at and math.max(0, at + (job - burst) * emit - us) or 0
 end
 
--- starts_of returns that for the first jobs of this take. delays has those that their keys let
--- start later. It returns nil if all may start at once.
+-- start counts the starts of this take so far. It comes before the leases: if the script ended
+-- after it, a start would be lost and not made twice. delays has the waits of those jobs that their
+-- keys let start later.
 local delays = {}
+local function start(jobs)
+  local set, last = {}, wait_of(jobs)
+  for _, wait in pairs(delays) do
+    last = math.max(last, wait)
+  end
+  if at then
+    set = {'tat', string.format('%.0f', at + jobs * emit)}
+  end
+  if last > 0 then
+    promised = math.max(promised, math.ceil((us + last) / 1000))
+    local till, n = string.format('%.0f', promised), #set
+    set[n + 1], set[n + 2], set[n + 3], set[n + 4] = 'hold', till, 'ahead', till
+    set[n + 5], set[n + 6], set[n + 7], set[n + 8] = 'holdby', 'rate', 'holdwhy', ''
+  end
+  if #set > 0 then
+    redis.call('HSET', meta, unpack(set))
+  end
+end
+
+-- starts_of returns the waits of the first jobs of this take, or nil if all may start at once.
 local function starts_of(jobs)
   if wait_of(jobs) == 0 and not next(delays) then
     return nil
