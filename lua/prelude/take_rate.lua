@@ -34,6 +34,7 @@ local promised = 0 -- the latest start that a take has leased a job for, Unix ms
 local function meter(period, size, tat)
   local length = size * period
   local m, ahead = {emit = period, step = period, rest = 0, near = 0}, 0
+  m.most = math.max(length, 30000)
   if length >= 30000 then
     m.step = math.max(period, math.min(10000, math.floor(length / 10)))
     m.rest = m.step - period
@@ -63,7 +64,7 @@ end
 -- come returns when the server of this take is to take again, in µs from now. A take that is
 -- refused a moment before that time gets it, because it was on its way there. Otherwise each server
 -- gets a time of its own, because one that comes with others is refused. last is that of the one
--- before.
+-- before. Servers that get other work do not come at theirs, so none is told a late one.
 local function come(last, refused)
   local wait = math.max(0, until_next() + topic_rate.rest)
   if not refused and wait == 0 then -- something else has ended the take, too
@@ -73,7 +74,7 @@ local function come(last, refused)
     return math.ceil(wait)
   end
   local promise = math.max(us + wait, number_of(last) + topic_rate.step)
-  if promise - us > 1000000 then
+  if promise > us + wait + topic_rate.most then
     promise = us + wait
   end
   redis.pcall('HSET', meta, 'promise', string.format('%.0f', promise))
