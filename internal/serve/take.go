@@ -176,6 +176,9 @@ func (k *taker) waitAfter(ctx context.Context, did afterTake, rung bool) loop.Ne
 		return k.waitForRoom()
 	case did == takeRest, did == takeBound:
 		t.keen(false)
+		if k.rated && k.got >= k.free { // the rate may allow another server a start before that
+			t.passOn(ctx, rung)
+		}
 		if t.expectChange(k.placed) {
 			return loop.Again
 		}
