@@ -321,7 +321,10 @@ func (l Limits) nextStart(tat string, now int64) time.Time {
 	}
 	// The product can exceed an int64.
 	us, burst, emit := float64(now)*1000, float64(l.Rate.MaxBurst()), float64(l.Rate.emit())
-	if next := min(full, us+burst*emit) - (burst-1)*emit; next > us {
+	if full > us+burst*emit+15_000 { // as take does it
+		full = us + burst*emit
+	}
+	if next := full - (burst-1)*emit; next > us {
 		return time.UnixMicro(int64(next))
 	}
 	return time.Time{}

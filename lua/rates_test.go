@@ -330,3 +330,19 @@ func (g *rateGame) play(workers int) {
 	}
 	first.next = g.now + max(told, 100)
 }
+
+// A repair leaves a key parked whose next starts have been counted already.
+func TestRepairOfKeysWithLaterStarts(t *testing.T) {
+	t.Parallel()
+	h, r := onEmbedded(t)
+	r.SetTime(time.UnixMilli(1_763_712_345_678))
+	h.Spaced = 1
+	h.setLimits(delayq.Limits{RatePerKey: delayq.Per(1000, time.Second).Burst(1)})
+	h.putKeyed("a", hand.Numbered("job", 30)...)
+	require.NotEmpty(t, h.Take(20, time.Minute))
+	require.Empty(t, h.Take(20, time.Minute))
+	require.Equal(t, []string{"a"}, h.parkedKeys())
+	found, _ := h.look(true)
+	require.Empty(t, found)
+	require.Equal(t, []string{"a"}, h.parkedKeys())
+}

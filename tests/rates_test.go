@@ -289,6 +289,7 @@ func TestJobsThatWaitForTheirStartsHoldNothing(t *testing.T) {
 		before := hold()
 		require.Equal(b, fmt.Sprint(time.Now().UnixMilli()+9), before, "the last of 12 starts")
 		require.Zero(b, b.Stats("a").HeldUntil)
+		require.Equal(b, time.Now().Add(10*time.Millisecond).UnixMicro(), b.Stats("a").NextStart.UnixMicro())
 		why, err := b.Inspector.Explain(b.Context(), "a", "30")
 		require.NoError(b, err)
 		for _, r := range why.Reasons {

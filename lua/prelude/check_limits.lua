@@ -55,7 +55,7 @@ local function excess(key, till)
   end
   local _, running, emit, burst = rule_of(redis.call('HGET', rules, key), flow_of(flow))
   local tat = emit > 0 and tonumber(redis.call('ZSCORE', rates, key) or 0) or 0
-  local full = math.min(math.ceil(tat / 1000), now + burst * emit / 1000 + 1)
+  local full = math.min(math.ceil(tat / 1000), now + burst * emit / 1000 + 16)
   return till > math.max(now, full, running > 0 and last_end or 0)
 end
 
