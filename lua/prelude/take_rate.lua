@@ -29,12 +29,12 @@ local promised = 0 -- the latest start that a take has leased a job for, Unix ms
 
 -- meter reads a rate, of which each start takes a period and size can be made at once. room is how
 -- many starts this take gets, none if the next one is not near. rest is how long after the next
--- start another take is to come, and step how far takes of different servers are spaced. cut says
--- that tat was not credible.
+-- start another take is to come. step is how far takes of different servers are spaced, and most
+-- how far they are put off. cut says that tat was not credible.
 local function meter(period, size, tat)
   local length = size * period
   local m, ahead = {emit = period, step = period, rest = 0, near = 0}, 0
-  m.most = math.max(length, 30000)
+  m.most = math.min(math.max(length, 100000), 1000000)
   if length >= 30000 then
     m.step = math.max(period, math.min(10000, math.floor(length / 10)))
     m.rest = m.step - period
