@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -310,24 +309,6 @@ func decodeFlow(words []string) (running int, r Rate) {
 		}
 	}
 	return int(n[0]), r
-}
-
-// nextStart returns when the next job of a topic may start by its rate, or zero if one may start
-// now. tat is that of meta.
-func (l Limits) nextStart(tat string, now int64) time.Time {
-	full, err := strconv.ParseFloat(tat, 64)
-	if err != nil || l.Rate.starts == 0 || math.IsNaN(full) {
-		return time.Time{}
-	}
-	// The product can exceed an int64.
-	us, burst, emit := float64(now)*1000, float64(l.Rate.MaxBurst()), float64(l.Rate.emit())
-	if full > us+burst*emit+15_000 { // as take does it
-		full = us + burst*emit
-	}
-	if next := full - (burst-1)*emit; next > us {
-		return time.UnixMicro(int64(next))
-	}
-	return time.Time{}
 }
 
 // SetLimits sets the limits of a topic. They replace those it has, also those that servers have set

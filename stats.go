@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -340,6 +341,24 @@ func readHold(meta script.Reply, now int64) (h restraint) {
 	h.limits = decodeLimits(meta.Text(3))
 	h.next = h.limits.nextStart(meta.Text(4), now)
 	return h
+}
+
+// nextStart returns when the next job of a topic may start by its rate, or zero if one may start
+// now. tat is that of meta.
+func (l Limits) nextStart(tat string, now int64) time.Time {
+	full, err := strconv.ParseFloat(tat, 64)
+	if err != nil || l.Rate.starts == 0 || math.IsNaN(full) {
+		return time.Time{}
+	}
+	// The product can exceed an int64.
+	us, burst, emit := float64(now)*1000, float64(l.Rate.MaxBurst()), float64(l.Rate.emit())
+	if full > us+burst*emit+15_000 { // as take does it
+		full = us + burst*emit
+	}
+	if next := full - (burst-1)*emit; next > us {
+		return time.UnixMicro(int64(next))
+	}
+	return time.Time{}
 }
 
 // waitsSince returns the due time of the first ready job. head holds its entry in moved and the

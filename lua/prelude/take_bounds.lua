@@ -42,7 +42,7 @@ end
 
 -- refusal is the reply to a take that may lease nothing although jobs wait. per_key: see limited in
 -- the reply of take.
-local function refusal(last, per_key)
+local function refusal(told, per_key)
   if listed == '1' then
     redis.pcall('ZREM', idle, name)
   end
@@ -51,5 +51,5 @@ local function refusal(last, per_key)
   elseif bound == 'limit' then
     return {'limit', now}
   end
-  return {'rate', now, come(last, true)}
+  return {'rate', now, come(told, true)}
 end
