@@ -46,7 +46,9 @@ if #ids > 0 then
   if redis.call('EXISTS', attempts, errors, moved, keyed) > 0 then
     -- Uses: close_books
     redis.pcall('HDEL', keyed, unpack(ids))
-    close_books(attempts, errors, moved, ids)
+    if redis.call('EXISTS', attempts, errors, moved) > 0 then
+      close_books(attempts, errors, moved, ids)
+    end
   end
   for i, id in ipairs(ids) do
     if where[i] and jobs[where[i] + 2] ~= '' then

@@ -1,6 +1,6 @@
 
 -- Gives: laned to_lane enlane
--- Expects: has_key place_of place_rest now key_of offer rouse
+-- Expects: has_key place_of place_rest now offer rouse
 
 -- The jobs with keys that a call stores.
 local laned = {}
@@ -23,31 +23,33 @@ local function enlane(turn, lane, keyed, sizes, ready, kept)
     return 0
   end
   local number = redis.call('HINCRBY', sizes, 'number', #laned) - #laned
-  local entries, places, keys, seen = {}, {}, {}, {}
-  for i, job in ipairs(laned) do
+  local entries, n, places, keys, seen = {}, 0, {}, {}, {}
+  for i = 1, #laned do
+    local job = laned[i]
     local id, record, due = job[1], job[2], job[3]
     local place, old = place_of(record, due, number + i), kept and kept[id]
-    local rest = #place - place_rest
+    local rest = #place - place_rest -- the length of the key, and the key
     if old and #old == #place and string.sub(old, 1, rest) == string.sub(place, 1, rest)
       and string.sub(old, -16, -9) == string.sub(place, -16, -9) then
       place = string.sub(old, 1, -9) .. string.sub(place, -8)
     end
     places[2 * i - 1], places[2 * i] = id, place
     if due <= now then
-      local key, n = key_of(place), #entries
-      entries[n + 1], entries[n + 2] = 0, place .. id
+      local key = string.sub(place, 2, rest)
+      entries[n + 1], entries[n + 2] = '0', place .. id
+      n = n + 2
       if not seen[key] then
         seen[key], keys[#keys + 1] = true, key
       end
     end
   end
-  if #entries > 0 then
+  if n > 0 then
     offer(turn, keys)
     redis.call('ZADD', lane, unpack(entries))
   end
   redis.call('HSET', keyed, unpack(places))
-  if #entries > 0 then
-    rouse(ready, #entries / 2)
+  if n > 0 then
+    rouse(ready, n / 2)
   end
-  return #entries / 2
+  return n / 2
 end

@@ -11,7 +11,7 @@ local function line_up(turn, lane, keyed, ids)
     local place = places[i]
     local key = place and key_of(place)
     if key then
-      entries[n + 1], entries[n + 2] = 0, place .. id
+      entries[n + 1], entries[n + 2] = '0', place .. id
       n = n + 2
       if not seen[key] then
         seen[key], keys[#keys + 1] = true, key

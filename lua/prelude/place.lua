@@ -47,10 +47,15 @@ local function has_key(record)
 end
 
 -- placed_at returns a place, of the text before the due time, the head start in ms plus 2^31, and
--- the nonce.
+-- the nonce. Most jobs of a call have the same due time and head start, so their texts are kept.
+local last_due, last_start, due_text, start_text
 local function placed_at(first, due, number, start, nonce)
-  local front = math.max(0, math.min(due - start + 2147483648, 17592186044415))
-  return first .. string.format('%011x%010x%08x', front, number, start) .. nonce
+  if due ~= last_due or start ~= last_start then
+    local front = math.max(0, math.min(due - start + 2147483648, 17592186044415))
+    last_due, last_start = due, start
+    due_text, start_text = string.format('%011x', front), string.format('%08x', start)
+  end
+  return first .. due_text .. string.format('%010x', number) .. start_text .. nonce
 end
 
 -- place_of returns the place of a record with a key, for a due time.
@@ -78,9 +83,9 @@ local function offer(turn, keys, back)
   elseif head[2] then -- half a step gets lost beside a pass that is too high
     pass = lowest < 17179869184 and lowest + 0.5 / pass_steps or lowest + 1
   end
-  local turns = {back and 'LT' or 'NX'}
-  for i, key in ipairs(keys) do
-    turns[2 * i], turns[2 * i + 1] = string.format('%.17g', pass), key
+  local turns, text = {back and 'LT' or 'NX'}, string.format('%.17g', pass)
+  for i = 1, #keys do
+    turns[2 * i], turns[2 * i + 1] = text, keys[i]
   end
   redis.call('ZADD', turn, unpack(turns))
 end

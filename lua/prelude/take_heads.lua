@@ -2,8 +2,8 @@
 -- take_heads: finds the keys whose turn it is.
 -- Gives: heads
 -- Expects: now enough within groups limited by_key rule_of lane_range key_of key_running key_emit
--- Expects: key_burst looked ordered ration seat_of facts_of lag_of keep_lags turn lane rules held
--- Expects: parked lags
+-- Expects: key_burst looked ordered ration text_of seat_of facts_of lag_of keep_lags turn lane
+-- Expects: rules held parked lags
 --
 -- A key that is held loses its turn. So does a key that has reached one of its limits, but only if
 -- its turn has come: it gets an entry in parked for it. It is the next one again as soon as one of
@@ -42,14 +42,23 @@ local function complete(key, noted)
 end
 
 -- portion reads some keys in turn from a rank on, with their passes, and whether one of them has
--- just joined.
+-- just joined. Often all have the same pass, and a range is cheaper without scores.
 local function portion(from, most)
-  local list = redis.call('ZRANGE', turn, from, from + most - 1, 'WITHSCORES')
-  local keys, passes, joined = {}, {}, false
-  for i = 1, #list, 2 do
-    local n = #keys + 1
-    keys[n], passes[n] = list[i], tonumber(list[i + 1])
-    joined = joined or seat_of(passes[n], 1)
+  local keys, passes, joined = redis.call('ZRANGE', turn, from, from + most - 1), {}, false
+  local n = #keys
+  if n == 0 then
+    return keys, passes, joined
+  end
+  local list = redis.call('ZMSCORE', turn, keys[1], keys[n])
+  local same = list[1] == list[2]
+  list = same and list or redis.call('ZMSCORE', turn, unpack(keys))
+  local text, value
+  for i = 1, n do
+    if not same and list[i] ~= text or i == 1 then
+      text, value = list[i], tonumber(list[i])
+      joined = joined or seat_of(value, 1)
+    end
+    passes[i] = value
   end
   return keys, passes, joined
 end
@@ -92,19 +101,25 @@ local function heads(want)
     local was = by_key and facts_of('ZMSCORE', lags, keys) or {}
     local stopped, waits, seats, first_seat = {}, {}, {}, math.huge
     local behind, served, late = {}, {}, {}
-    for i, key in ipairs(keys) do
-      if #names == want or looked >= 1000 or over or turns[i] >= first_seat then
+    local n, seat, from, noted, heavy = #names, nil, nil, nil, nil
+    for i = 1, #keys do
+      local key, mine = keys[i], turns[i]
+      if n == want or looked >= 1000 or over or mine >= first_seat then
         break
       end
-      local weight, running, period, size = rule_of(ruled[i] or nil, key_running, key_emit,
-        key_burst)
+      local weight, running, period, size = 1, key_running, key_emit, key_burst
+      if ruled[i] then
+        weight, running, period, size = rule_of(ruled[i], key_running, key_emit, key_burst)
+      end
       running = ordered and 1 or running
-      local seat, from = seat_of(turns[i], weight)
-      if (tonumber(held_till[i] or 0) or 0) > now then
+      if joined and (mine ~= noted or weight ~= heavy) then
+        noted, heavy, seat, from = mine, weight, seat_of(mine, weight)
+      end
+      if held_till[i] and (tonumber(held_till[i]) or 0) > now then
         stopped[#stopped + 1] = key
         looked = looked + 1
       elseif seat and not parked_till[i] then
-        seats[#seats + 1], seats[#seats + 2] = string.format('%.17g', seat), key
+        seats[#seats + 1], seats[#seats + 2] = text_of(seat), key
         served[#served + 1] = was[i] and key or nil
         first_seat, looked = math.min(first_seat, seat), looked + 1
       else
@@ -112,27 +127,30 @@ local function heads(want)
           and ration(key, running, period, size) or nil
         local till = r and r.room <= 0 and r.till or groups > 0 and key ~= ''
           and complete(key, not r and parked_till[i])
-        local score, lag = from or turns[i], tonumber(was[i] or nil)
+        local score, lag = from or mine, was[i] and tonumber(was[i])
         if not till then
-          local n = #names + 1
+          n = n + 1
           if lag then
             served[#served + 1], score = key, lag_of(lag, score)
-            late[#late + 1], late[#late + 2] = string.format('%.17g', score), key
+            late[#late + 1], late[#late + 2] = text_of(score), key
           end
-          names[n], passes[n], weights[n], rations[n] = key, score, weight, r or false
+          names[n], passes[n], weights[n] = key, score, weight
+          if by_key then
+            rations[n] = r or false
+          end
           if r and r.room < math.huge then
             sure = sure + r.room
           else
-            sure, pace, origin = sure + 1, pace + weight, origin + weight * passes[n]
+            sure, pace, origin = sure + 1, pace + weight, origin + weight * score
           end
-        elseif groups == 0 and not seat and sure + pace * turns[i] - origin >= want then
+        elseif groups == 0 and not seat and sure + pace * mine - origin >= want then
           over = true -- its turn does not come in this take
         else
           stopped[#stopped + 1] = key
           waits[#waits + 1], waits[#waits + 2] = string.format('%.3f', till), key
           if r and r.room <= 0 then
             score = math.min(lag or score, score)
-            behind[#behind + 1], behind[#behind + 2] = string.format('%.17g', score), key
+            behind[#behind + 1], behind[#behind + 2] = text_of(score), key
           end
           looked = looked + 1
         end

@@ -1,6 +1,6 @@
 
 -- take_lags: the passes of keys, and what those that were parked have missed.
--- Gives: whole_pass seat_of facts_of lag_of keep_lags
+-- Gives: whole_pass text_of seat_of facts_of lag_of keep_lags
 -- Expects: rule_of pass_steps turn rules lags
 --
 -- The others go on while a limit stops a key. So when it comes back, its pass is lower than theirs,
@@ -10,6 +10,17 @@
 -- whole_pass rounds a pass to whole steps.
 local function whole_pass(sum)
   return math.floor(sum * pass_steps + 0.5) / pass_steps
+end
+
+-- text_of returns a pass as Redis reads it. Many keys of a take have the same one.
+local texts = {}
+local function text_of(sum)
+  local text = texts[sum]
+  if not text then
+    text = string.format('%.17g', sum)
+    texts[sum] = text
+  end
+  return text
 end
 
 -- seat_of returns the first pass of a key that has just joined, and the pass before which it has

@@ -1,8 +1,8 @@
 
 -- take_turns: serves the keys whose turn it is.
 -- Gives: serve
--- Expects: limit free groups batch lease_end by_key lane_range of_record place_rest whole_pass
--- Expects: holder_of anchor ids records seen got looked read busy more look_up start stray book
+-- Expects: limit free groups batch lease_end by_key lane_of place_rest whole_pass text_of holder_of
+-- Expects: anchor ids records seen got looked read busy more look_up start stray book
 -- Expects: wait_of delays spend heads leases turn lane
 --
 -- While turn or held exists, keys take turns: those with the lowest passes are served, each with
@@ -10,46 +10,72 @@
 -- weight. The IDs in handoff and ready are served as one more key, the empty one.
 
 -- candidates reads the first entries of the lanes of keys. open is how many jobs may come of all of
--- them, and want those with the ones of the empty key. It returns their IDs, the entries before
--- these, the index of the key of each, and which keys have more entries (nil: not looked at).
+-- them, and want those with the ones of the empty key. It returns their IDs, these entries, the
+-- index of the key of each, and which keys have more entries (nil: not looked at).
 local function candidates(open, want, names, weights, total, rations)
-  local waiting, places, owner, more_of = {}, {}, {}, {}
-  for i, key in ipairs(names) do
-    local share = math.min(open, groups > 0 and batch or math.ceil(want * weights[i] / total))
-    share = math.min(share, rations[i] and rations[i].room or share)
+  local waiting, entries, owner, more_of, n = {}, {}, {}, {}, 0
+  local sub, marks = string.sub, {} -- by the length of a key: with what its entries begin
+  local weight, part, most, text
+  for i = 1, #names do
+    local key, r = names[i], rations[i]
+    if weights[i] ~= weight then
+      weight = weights[i]
+      part = groups > 0 and batch or math.ceil(want * weight / total)
+    end
+    local share = part < open and part or open
+    if r and r.room < share then
+      share = r.room
+    end
     if key ~= '' and share > 0 then
-      local from, to = lane_range(key)
-      -- One more than the share of a key shows whether others follow.
-      local entries = redis.call('ZRANGEBYLEX', lane, from, to, 'LIMIT', 0, share + 1)
-      more_of[i] = #entries > share
-      local cut = 1 + #key + place_rest
-      for j = 1, math.min(share, #entries) do
-        local n = #waiting + 1
-        waiting[n], places[n] = string.sub(entries[j], cut + 1), string.sub(entries[j], 1, cut)
-        owner[n] = i
+      if share ~= most then -- Redis takes longer to read a number than a text
+        most, text = share, string.format('%d', share + 1)
       end
-      open = open - math.min(share, #entries)
+      local size = #key
+      local mark = marks[size]
+      if not mark then
+        mark = sub(lane_of(key), 1, 1)
+        marks[size] = mark
+      end
+      -- One more than the share of a key shows whether others follow.
+      local list = redis.call('ZRANGEBYLEX', lane, '[' .. mark .. key, '(' .. mark .. key .. 'g',
+        'LIMIT', '0', text)
+      local found, cut = #list, size + place_rest + 2
+      more_of[i] = found > share
+      if found > share then
+        found = share
+      end
+      for k = 1, found do
+        local entry = list[k]
+        n = n + 1
+        waiting[n], entries[n], owner[n] = sub(entry, cut), entry, i
+      end
+      open = open - found
     end
   end
-  return waiting, places, owner, more_of
+  return waiting, entries, owner, more_of
 end
 
 -- pass_on ends the turns of the keys that have no more jobs, and gives those of which jobs were
 -- taken their next ones. The turns of the keys in stays do not end.
 local function pass_on(names, passes, weights, taken_of, more_of, stays)
-  local later, over = {}, {}
-  for i, key in ipairs(names) do
+  local later, m, over = {}, 0, {}
+  local from, weight, jobs, text
+  for i = 1, #names do
     if more_of[i] then
-      if taken_of[i] then
-        local m = #later + 1
-        later[m] = string.format('%.17g', whole_pass(passes[i] + taken_of[i] / weights[i]))
-        later[m + 1] = key
+      local n = taken_of[i]
+      if n then
+        if n ~= jobs or passes[i] ~= from or weights[i] ~= weight then -- many keys are alike
+          from, weight, jobs = passes[i], weights[i], n
+          text = text_of(whole_pass(from + n / weight))
+        end
+        later[m + 1], later[m + 2] = text, names[i]
+        m = m + 2
       end
-    elseif more_of[i] == false and not stays[key] then
-      over[#over + 1] = key
+    elseif more_of[i] == false and not stays[names[i]] then
+      over[#over + 1] = names[i]
     end
   end
-  if #later > 0 then
+  if m > 0 then
     redis.call('ZADD', turn, unpack(later))
   end
   if #over > 0 then
@@ -62,22 +88,23 @@ end
 local function serve()
   local before, want = got, limit - got
   local names, passes, weights, rations = heads(groups > 0 and groups or want)
-  local total = 0
+  local total, list_at = 0, nil
   for i = 1, #names do
     total = total + weights[i]
+    if names[i] == '' then
+      list_at = i
+    end
   end
 
   local plain, list_pass = 0, nil
-  for i, key in ipairs(names) do
-    if key == '' then
-      plain, list_pass = math.ceil(want * weights[i] / total), passes[i]
-      plain = groups > 0 and math.min(want, batch) or plain
-    end
+  if list_at then
+    plain, list_pass = math.ceil(want * weights[list_at] / total), passes[list_at]
+    plain = groups > 0 and math.min(want, batch) or plain
   end
-  local waiting, places, owner, more_of =
+  local waiting, entries, owner, more_of =
     candidates(want - plain, want, names, weights, total, rations)
 
-  local taken_of, gone = {}, {}
+  local taken_of, gone, sub = {}, 0, string.sub
   local grants, granted, strays = {'NX', '+inf', anchor()}, 3, {}
   local holding = {} -- the new entries of holders
   local found
@@ -85,9 +112,9 @@ local function serve()
     local n, delayed, buried, leased
     n, delayed, buried, leased, found = look_up(waiting, want - plain, true)
     for i = 1, n do
-      local id, record, key = waiting[i], found[i], owner[i]
+      local id, record, key, entry = waiting[i], found[i], owner[i], entries[i]
       local apart = not record or delayed[i] or buried[i] or leased[i] or seen[id]
-      if not apart and of_record(places[i], record) then
+      if not apart and sub(entry, -#id - 8, -#id - 1) == sub(record, 1, 8) then -- the same nonce
         busy = got >= free and (string.byte(record, 10) or 0) % 2 == 1
         if busy then
           n = i - 1
@@ -99,25 +126,25 @@ local function serve()
         grants[granted + 1], grants[granted + 2] = lease_end, id
         granted = granted + 2
         taken_of[key] = (taken_of[key] or 0) + 1
-        local r = rations[key] or {}
-        if r.counts then
+        local r = rations[key]
+        if r and r.counts then
           holding[#holding + 1], holding[#holding + 2] = 0, holder_of(names[key], id)
         end
-        local wait = r.pace and spend(r.pace, wait_of(got)) or 0
+        local wait = r and r.pace and spend(r.pace, wait_of(got)) or 0
         if wait > 0 then
           delays[got] = wait
         end
       elseif not apart then
         strays[#strays + 1] = i
       end
-      gone[#gone + 1] = places[i] .. id
     end
+    gone = n
     more = n < #waiting and not busy
     for i = n + 1, #waiting do
       more_of[owner[i]] = true
     end
   end
-  looked = looked + #gone
+  looked = looked + gone
 
   -- Leases come first. An entry that stays beside its lease is dropped later.
   if got > before then
@@ -128,8 +155,8 @@ local function serve()
     end
     redis.call('ZADD', leases, unpack(grants))
   end
-  if #gone > 0 then
-    redis.call('ZREM', lane, unpack(gone))
+  if gone > 0 then
+    redis.call('ZREM', lane, unpack(entries, 1, gone))
   end
   -- An entry of a former job with that ID. A client of the release before may have enqueued it.
   local stays = {}
