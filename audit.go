@@ -33,7 +33,7 @@ type actorKey struct{}
 // [Client.RescheduleBatch], [Client.Revive], [Client.Bury], [Client.Delete], [Client.Pause],
 // [Client.Resume], [Client.ResumeAll], [Client.SetLimits], [Client.Hold], [Client.EndHold],
 // [Client.SetKeyLimits], [Client.HoldKey], [Client.PauseKey], [Client.ResumeKey],
-// [Client.SetPriority], [Client.RemoveTopic], [Client.Schedule],
+// [Client.SetPriority], [Client.RemoveTopic], [Client.Schedule], [Client.ScheduleBatch],
 // [Client.EditSchedule], [Client.Unschedule], [Client.PauseSchedule], [Client.ResumeSchedule],
 // [Client.Trigger], [Client.Repair] and [Client.Apply]. A call that fails is not recorded, and
 // neither is a Schedule, EditSchedule, Repair, batch or Apply that changes nothing. The others are
@@ -58,9 +58,9 @@ type AuditEntry struct {
 	At     time.Time // by Redis's clock
 	Actor  string
 	Action string // for example cancel, apply cancel, pause or edit schedule
-	Topic  string // empty for a batch of jobs of several topics
+	Topic  string // empty for a batch of several topics
 	ID     string // of a job, or the name of a schedule; empty for other acts
-	Filter string // the jobs of a batch, or the arguments of the call; at most 2 KiB
+	Filter string // the jobs or schedules of a batch, or the arguments of the call; at most 2 KiB
 	// Was is what the act has changed, as it was before, in at most 2 KiB: limits, a pause, a hold,
 	// a priority, a due time, the state of a job, the changed parts of a schedule. It is "none" if
 	// there was nothing, such as no limits of a topic. It is empty if nobody knows it: if the

@@ -35,14 +35,14 @@ func (c *Client) EnqueueBatch(ctx context.Context, jobs []NewJob) ([]EnqueueResu
 	return b.results, end.err(b.Finish())
 }
 
-// A BatchResult is the outcome of one job of a call about many.
+// A BatchResult is the outcome of one job or schedule of a call about many.
 type BatchResult interface {
-	EnqueueResult | CancelResult | RescheduleResult | GetResult
+	EnqueueResult | CancelResult | RescheduleResult | GetResult | ScheduleResult
 }
 
-// ErrorsExcept returns the error of a call about many jobs without what is fine: nil if each job
-// has succeeded, or has failed with an error that wraps one of fine. results and err are those of
-// the call.
+// ErrorsExcept returns the error of a call about many jobs or schedules without what is fine: nil
+// if each has succeeded, or has failed with an error that wraps one of fine. results and err are
+// those of the call.
 //
 // [errors.Is] does not tell that of err. It joins the failures, so it is one of them if any job has
 // failed with it, whatever became of the others, and it has only the first ten:
@@ -66,7 +66,11 @@ func ErrorsExcept[R BatchResult](results []R, err error, fine ...error) error {
 		}
 	}
 	if failed > 0 {
-		first = []error{fmt.Errorf("%d of %d jobs failed: %w", failed, len(results), errors.Join(first...))}
+		format := "%d of %d jobs failed: %w"
+		if _, are := any(results).([]ScheduleResult); are {
+			format = "%d of %d schedules failed: %w"
+		}
+		first = []error{fmt.Errorf(format, failed, len(results), errors.Join(first...))}
 	}
 	var own unaudited
 	switch {
@@ -90,6 +94,8 @@ func errorOf[R BatchResult](result R) error {
 	case RescheduleResult:
 		return r.Err
 	case GetResult:
+		return r.Err
+	case ScheduleResult:
 		return r.Err
 	}
 	return nil

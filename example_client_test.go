@@ -116,6 +116,31 @@ func ExampleClient_RescheduleBatch() {
 	// Output: <nil>
 }
 
+func ExampleClient_ScheduleBatch() {
+	rdb, end := openRedis()
+	defer end()
+	ctx := context.Background()
+	client := delayq.NewClient(rdb)
+
+	var reports []delayq.NewSchedule
+	for _, tenant := range []string{"acme", "globex", "initech"} {
+		reports = append(reports, delayq.NewSchedule{
+			Topic: "report:weekly", Name: tenant, Spec: delayq.Cron("0 9 * * 1", "Europe/Berlin"),
+			Options: []delayq.ScheduleOption{delayq.Jitter(time.Hour), delayq.Retry(3)},
+		})
+	}
+	for range 2 { // at each start of the program: only the first time, something changes
+		results, err := client.ScheduleBatch(ctx, reports)
+		if err != nil {
+			log.Fatal(err) // each result has its own error
+		}
+		for _, r := range results {
+			fmt.Print(r.Changed, " ")
+		}
+	}
+	// Output: true true true false false false
+}
+
 func ExampleClient_GetBatch() {
 	rdb, end := openRedis()
 	defer end()

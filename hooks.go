@@ -136,15 +136,17 @@ type ScriptHook interface{ Script(event ScriptEvent) }
 // CallEvent is the event of a [CallHook].
 type CallEvent struct {
 	// Name is the word for the call in errors and in the audit: "enqueue", "cancel", "reschedule",
-	// "revive", "bury", "delete" or "get", each also with " batch" if it has a batch; "apply",
-	// "repair", "remove topic", "pause", "resume", "resume all", "schedule", "unschedule",
+	// "revive", "bury", "delete", "get" or "schedule", each also with " batch" if it has a batch;
+	// "apply", "repair", "remove topic", "pause", "resume", "resume all", "unschedule",
 	// "pause schedule", "resume schedule", "trigger", "edit schedule", "set limits",
 	// "set key limits", "hold", "end hold", "hold key", "pause key", "resume key" or
 	// "set priority".
 	Name  string
 	Topic string // empty for a batch with several topics
 	ID    string // empty for a batch, a call without a job, and an Enqueue that generates the ID
-	Jobs  int    // number of jobs; 0 for a call without a job, and for Apply, which has yet to count
+	// Jobs is the number of jobs, or of the schedules of a batch. It is 0 for a call without a job,
+	// and for Apply, which has yet to count.
+	Jobs int
 }
 
 // CallResult is the result of a call, for the function that [CallHook] returns.

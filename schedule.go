@@ -39,35 +39,12 @@ import (
 // Other errors are those of Redis.
 func (c *Client) Schedule(ctx context.Context, topic, name string, spec Spec, payload []byte, opts ...ScheduleOption) error {
 	ctx, end := c.begin(ctx, CallEvent{Name: "schedule", Topic: topic})
-	// NewClient has validated the defaults.
-	defaults := scheduleOption(func(d *definition) {
-		d.set(func(o *jobOptions) { *o, _ = c.defaults().with(nil) })
-	})
-	d := newDefinition(spec, payload, append([]ScheduleOption{defaults}, opts...))
-	err := c.validateSchedule(ctx, topic, name)
-	if err != nil {
-		err = errors.Join(err, d.validate(math.MaxInt))
-	} else {
-		err = d.validate(c.o.maxPayload)
-	}
+	d, err := c.definitionOf(ctx, topic, name, spec, payload, opts)
 	place := script.Place{Call: "schedule", Topic: topic, Schedule: name}
 	var done *revision
 	if err == nil {
 		done, err = c.announced(ctx, topic, name, func(old *definition, bad error, _ int64) (*definition, error) {
-			switch {
-			case errors.Is(bad, ErrNotFound) || d.onto == ontoEdited:
-				return d, nil
-			case d.onto == ontoNothing:
-				return nil, nil
-			case bad != nil || old.Edit.Parts == "":
-				return d, nil
-			}
-			merged := *d
-			keep(&merged.Definition, &old.Definition)
-			if err := merged.validate(max(c.o.maxPayload, len(old.Payload))); err != nil {
-				return nil, fmt.Errorf("with %s as edited by %q: %w", old.Edit.Parts, old.Edit.By, err)
-			}
-			return &merged, nil
+			return c.onto(d, old, bad)
 		})
 	}
 	if err == nil && done == nil {
@@ -75,6 +52,41 @@ func (c *Client) Schedule(ctx context.Context, topic, name string, spec Spec, pa
 	}
 	now, was := done.texts()
 	return end.err(c.acted(ctx, place, now, was, place.At(err)))
+}
+
+// definitionOf returns the definition that the arguments of Schedule describe, if they are valid.
+func (c *Client) definitionOf(ctx context.Context, topic, name string, spec Spec, payload []byte, opts []ScheduleOption) (*definition, error) {
+	// NewClient has validated the defaults.
+	defaults := scheduleOption(func(d *definition) {
+		d.set(func(o *jobOptions) { *o, _ = c.defaults().with(nil) })
+	})
+	d := newDefinition(spec, payload, append([]ScheduleOption{defaults}, opts...))
+	if err := c.validateSchedule(ctx, topic, name); err != nil {
+		return nil, errors.Join(err, d.validate(math.MaxInt))
+	}
+	if err := d.validate(c.o.maxPayload); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// onto returns what a schedule becomes when d is put onto the existing definition, or nil if it
+// stays as it is. bad is the error of decoding the existing one, ErrNotFound if there is none.
+func (c *Client) onto(d, old *definition, bad error) (*definition, error) {
+	switch {
+	case errors.Is(bad, ErrNotFound) || d.onto == ontoEdited:
+		return d, nil
+	case d.onto == ontoNothing:
+		return nil, nil
+	case bad != nil || old.Edit.Parts == "":
+		return d, nil
+	}
+	merged := *d
+	keep(&merged.Definition, &old.Definition)
+	if err := merged.validate(max(c.o.maxPayload, len(old.Payload))); err != nil {
+		return nil, fmt.Errorf("with %s as edited by %q: %w", old.Edit.Parts, old.Edit.By, err)
+	}
+	return &merged, nil
 }
 
 // announced is define for a schedule that may be the first thing in its topic.
@@ -125,11 +137,11 @@ func (c *Client) define(
 		if err != nil {
 			return nil, err
 		}
-		state, _, err := c.one(ctx, script.ScheduleSet, script.Place{Topic: topic, Schedule: name}, fresh, record.HexNonceOf(raw), slot, maxTick.Milliseconds(), script.ControlChannel(c.o.prefix), topic)
+		words, _, err := c.setSchedules(ctx, script.NewKeys(c.o.prefix, topic), 1, []any{name, fresh, record.HexNonceOf(raw), slot})
 		switch {
 		case err != nil:
-			return nil, err
-		case state != "changed":
+			return nil, c.unsure(err)
+		case words[0] != "changed":
 			return &revision{raw, old, d}, nil
 		}
 	}

@@ -150,18 +150,28 @@ func (t *Topic[T]) Again(value T, opts ...JobOption) error {
 // Schedule is [Client.Schedule] with a value as the payload. A value that cannot be encoded is an
 // [ErrInvalid].
 func (t *Topic[T]) Schedule(ctx context.Context, client Scheduler, name string, spec Spec, value T, opts ...ScheduleOption) error {
-	job, err := t.Job("", value)
+	one, err := t.NewSchedule(name, spec, value, opts...)
 	if err == nil && client == nil {
 		err = fmt.Errorf("%w: nil Scheduler", ErrInvalid)
 	}
 	if err != nil {
 		return script.Place{Call: "schedule", Topic: t.Name(), Schedule: name}.At(err)
 	}
+	return client.Schedule(ctx, one.Topic, one.Name, one.Spec, one.Payload, one.Options...)
+}
+
+// NewSchedule returns a schedule for [Client.ScheduleBatch]. A value that cannot be encoded is an
+// [ErrInvalid].
+func (t *Topic[T]) NewSchedule(name string, spec Spec, value T, opts ...ScheduleOption) (NewSchedule, error) {
+	job, err := t.Job("", value)
+	if err != nil {
+		return NewSchedule{}, err
+	}
 	given := make([]ScheduleOption, 0, len(job.Options)+len(opts))
 	for _, opt := range job.Options {
 		given = append(given, opt)
 	}
-	return client.Schedule(ctx, t.name, name, spec, job.Payload, append(given, opts...)...)
+	return NewSchedule{Topic: t.name, Name: name, Spec: spec, Payload: job.Payload, Options: append(given, opts...)}, nil
 }
 
 // Decode returns the value of a job, for example of one from [Client.Get].

@@ -193,15 +193,16 @@ const (
 
 // A syncRecord is what schedule sync does to a schedule.
 type syncRecord struct {
-	Topic   string   `json:"topic"`
-	Name    string   `json:"name"`
-	Step    string   `json:"step"` // add, change or remove
-	Parts   []string `json:"parts,omitempty"`
-	Was     string   `json:"was,omitempty"` // the spec before
-	Spec    string   `json:"spec,omitempty"`
-	Done    bool     `json:"done"`
-	Error   string   `json:"error,omitempty"`
-	perform func(ctx context.Context, c *delayq.Client) error
+	Topic  string   `json:"topic"`
+	Name   string   `json:"name"`
+	Step   string   `json:"step"` // add, change or remove
+	Parts  []string `json:"parts,omitempty"`
+	Was    string   `json:"was,omitempty"` // the spec before
+	Spec   string   `json:"spec,omitempty"`
+	Done   bool     `json:"done"`
+	Error  string   `json:"error,omitempty"`
+	remove func(ctx context.Context, c *delayq.Client) error
+	set    delayq.NewSchedule // if remove is nil
 }
 
 // The steps of a sync.
@@ -356,7 +357,7 @@ func (a *app) planSync(ctx context.Context, file *scheduleFile, keep, discard bo
 			existing[[2]string{topic, s.Name}] = s
 			if !wanted[[2]string{topic, s.Name}] && !keep {
 				steps = append(steps, &syncRecord{Topic: topic, Name: s.Name, Step: stepRemove, Was: s.Spec.String(),
-					perform: func(ctx context.Context, c *delayq.Client) error {
+					remove: func(ctx context.Context, c *delayq.Client) error {
 						err := c.Unschedule(ctx, topic, s.Name)
 						if errors.Is(err, delayq.ErrNotFound) {
 							return nil // it is gone
@@ -424,9 +425,7 @@ func (e *scheduleEntry) step(info *delayq.ScheduleInfo, discard bool) (*syncReco
 		return nil, err
 	}
 	s := &syncRecord{Topic: e.Topic, Name: e.Name, Step: stepAdd, Spec: spec.String(), Parts: parts}
-	s.perform = func(ctx context.Context, c *delayq.Client) error {
-		return c.Schedule(ctx, e.Topic, e.Name, spec, payload, opts...)
-	}
+	s.set = delayq.NewSchedule{Topic: e.Topic, Name: e.Name, Spec: spec, Payload: payload, Options: opts}
 	if info != nil {
 		s.Step, s.Was = stepChange, info.Spec.String()
 		if slices.Contains(info.Edited, "Spec") && !discard {
@@ -447,11 +446,23 @@ func (a *app) performSync(ctx context.Context, steps []*syncRecord) error {
 	}
 	act := a.act(ctx)
 	errs := side(len(steps), func(i int) error {
-		if err := ctx.Err(); err != nil {
+		if err := ctx.Err(); err != nil || steps[i].remove == nil {
 			return err
 		}
-		return steps[i].perform(act, client)
+		return steps[i].remove(act, client)
 	})
+	var batch []delayq.NewSchedule
+	var of []int // the steps
+	for i, s := range steps {
+		if s.remove == nil && errs[i] == nil {
+			batch, of = append(batch, s.set), append(of, i)
+		}
+	}
+	results, err := client.ScheduleBatch(act, batch)
+	_ = a.acted(unaudited(err)) // the results have the other errors
+	for i, r := range results {
+		errs[of[i]] = r.Err
+	}
 	var sum tally
 	for i, s := range steps {
 		errs[i] = a.acted(errs[i])

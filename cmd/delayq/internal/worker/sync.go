@@ -96,19 +96,21 @@ func (w *Worker) sync(ctx context.Context) error {
 			}
 		}
 	}
+	var wanted []delayq.NewSchedule
 	for _, t := range file.Topics {
 		remove(t.Name, func(name string) bool {
 			return !slices.ContainsFunc(t.schedules, func(s *schedule) bool { return s.name == name })
 		})
 		for _, s := range t.schedules {
-			errs = append(errs, w.Client.Schedule(ctx, t.Name, s.name, s.spec, s.payload, s.options...))
+			wanted = append(wanted, delayq.NewSchedule{Topic: t.Name, Name: s.name, Spec: s.spec, Payload: s.payload, Options: s.options})
 		}
 	}
+	_, err := w.Client.ScheduleBatch(ctx, wanted)
+	errs = append(errs, err)
 	for topic, names := range gone {
 		remove(topic, func(name string) bool { return slices.Contains(names, name) })
 	}
-	err := errors.Join(errs...)
-	if err == nil {
+	if err = errors.Join(errs...); err == nil {
 		w.mu.Lock()
 		for topic, names := range gone {
 			if slices.Equal(w.gone[topic], names) { // otherwise others have left meanwhile
