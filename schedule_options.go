@@ -26,10 +26,11 @@ type Spec struct {
 // depend neither on when the schedule was created nor on restarts. Time zones and daylight saving
 // do not affect them.
 //
-// Each time a server looks, it fires only the latest slot that has come, and a look takes a few
-// calls to Redis. If d is below about 5 ms plus a round trip, slots are missed even in normal
-// operation. [OverlapAllow] with [MissedCatchUp] enqueues jobs for them. Range: 1 ms to 100 years,
-// rounded up to whole milliseconds.
+// Each time a server looks, it fires only the latest slot that has come. It fires the slots of a
+// topic that are up to 3 ms apart together, when the last of them has come. So if d is below about
+// 5 ms plus a round trip, slots are missed even in normal operation. [OverlapAllow] with
+// [MissedCatchUp] enqueues jobs for them. Range: 1 ms to 100 years, rounded up to whole
+// milliseconds.
 func Every(d time.Duration) Spec {
 	return Spec{record.Spec{Kind: record.Interval, Every: ceilMS(d)}, positive("Every", d)}
 }

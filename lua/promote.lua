@@ -36,10 +36,10 @@
 -- attempt up to 64 s. Jobs of one call get up to a fifth more, each a different part, so that they
 -- do not return together. If the jobs of a key run in their order, such a job stays the first one.
 -- Safe to send twice.
--- Returns {'ok', now, moved, reclaimed, wait, due, waiting}: wait is the time to the next due job,
--- lease end, slot, end of a hold, turn of a parked key or end of a straggler in µs, -1 if there is
--- none. due is the number of schedules with a due slot, waiting the number of those with a waiting
--- slot.
+-- Returns {'ok', now, moved, reclaimed, wait, due, waiting, rest}: wait is the time to the next due
+-- job, lease end, slot, end of a hold, turn of a parked key or end of a straggler in µs, -1 if
+-- there is none. due is the number of schedules with a due slot, waiting the number of those with a
+-- waiting slot. rest is wait without the slots.
 -- Cost: O(log N + limit).
 -- Uses: now stats lease errors history control ring place rouse line_up reseat free_keys holder
 -- Uses: order block unblock end_run close_books
@@ -222,7 +222,7 @@ if heads[3][2] and tonumber(heads[3][2]) <= now then
   local after = string.format('(%.0f', now)
   heads[3] = redis.call('ZRANGEBYSCORE', slots, after, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 end
-local wait = -1
+local wait, rest = -1, -1
 for i, head in ipairs(heads) do
   if head[2] and head[1] ~= anchor() then
     local at = i == 5 and math.floor(head[2] * 1000 + 0.5) or math.ceil(head[2]) * 1000
@@ -230,6 +230,9 @@ for i, head in ipairs(heads) do
     if wait < 0 or left < wait then
       wait = left
     end
+    if i ~= 3 and (rest < 0 or left < rest) then
+      rest = left
+    end
   end
 end
-return {'ok', now, #due, reclaimed, wait, overdue, waits}
+return {'ok', now, #due, reclaimed, wait, overdue, waits, rest}

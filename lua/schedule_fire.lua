@@ -1,5 +1,5 @@
 -- schedule_fire: fires slots: stores their jobs, and notes what comes next. Only one of several
--- servers fires a slot.
+-- servers fires a slot. It also reads the slots that are to be fired together next.
 --
 -- KEYS[1]    slots     zset, schedule scored by its next slot (Unix ms)
 -- KEYS[2]    waiting   zset, schedule scored by the slot that waits for its last run to finish
@@ -22,9 +22,15 @@
 -- KEYS[19]   blockers  zset, place and ID of every job that its key waits for (see limits)
 -- KEYS[20]   parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
 -- KEYS[21]   holders   zset, key and ID of every running job whose key has a limit of running jobs
+-- KEYS[22]   schedules  hash, schedule to definition
 -- ARGV[1]    channel   the control channel
 -- ARGV[2]    topic     the topic's name, for the control channel
--- ARGV[3..]  entries   for each schedule: name, nonce of its definition, place (slots or waiting),
+-- ARGV[3]    most      most schedules to read, at most 1,000; 0: read none
+-- ARGV[4]    bytes     the call reads no further definition after that many bytes
+-- ARGV[5]    gather    ms, by how much the slots of schedules that are read together differ at most
+-- ARGV[6]    ahead     ms, schedules whose slot is later are not read
+-- ARGV[7]    stuck     how many late slots the caller cannot fire
+-- ARGV[8..]  entries   for each schedule: name, nonce of its definition, place (slots or waiting),
 --                      its slot there, overlap (allow, skip, queue or cancel), run limit (0: none),
 --                      missed, skipped, next slot (empty: none), the slot that is to wait for these
 --                      jobs (empty: none), the last slot of the gap if that slot is one of a
@@ -35,9 +41,17 @@
 -- a stack limit). Nonces are in hexadecimal digits. The ID of a job is the name, an @ and the slot.
 --
 -- A schedule is left unchanged if it no longer is as the caller read it: another server has fired
--- the slot, or somebody has changed the schedule. So the script is safe to send twice.
+-- the slot, somebody has changed the schedule, or Redis's clock was set back and the slot is in the
+-- future. So the script is safe to send twice.
+--
+-- A slot is late if it is more than gather ms old. If more slots are late than are stuck, the
+-- schedules with a due slot are read, the latest slot first. Otherwise they are those from the
+-- first slot that is not late, in the order of their slots.
 -- Returns {'ok', now, letters}: one letter a schedule, f for fired, w if nothing was done because
--- the last run has not finished, c for changed since the caller read it.
+-- the last run has not finished, c for changed since the caller read it. Unless most is 0, it also
+-- returns wait, waiting, names, slots, definitions and states: the time in µs until all slots that
+-- were read have come, without any until the next one comes, -1 if there is none; the number of
+-- schedules with a waiting slot; and four lists of the schedules that were read.
 -- Cost: O((schedules + jobs) × log N).
 -- Uses: now stats sizes lease control ring schedule history unready expect place rouse free_keys
 -- Uses: unblock end_run close_books holder straggler withdraw key
@@ -46,9 +60,10 @@ local pool, bucket, ready, leases, dead = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KE
 local attempts, errors, moved = KEYS[10], KEYS[11], KEYS[12]
 local stats, sizes, idle = KEYS[13], KEYS[14], KEYS[15]
 local turn, lane, keyed = KEYS[16], KEYS[17], KEYS[18]
-local blockers, parked, holders = KEYS[19], KEYS[20], KEYS[21]
-local channel, topic = ARGV[1], ARGV[2]
-local entries, first = ARGV, 3
+local blockers, parked, holders, schedules = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
+local channel, topic, most, bytes = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local gather, ahead, stuck = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local entries, first = ARGV, 8
 
 local names, starts = {}, {}
 local at = first
@@ -69,6 +84,7 @@ redis.call('ZCARD', dead)
 redis.call('ZCARD', turn)
 redis.call('ZCARD', lane)
 redis.call('HLEN', keyed)
+redis.call('HLEN', schedules)
 
 local records, later, soon = {}, {}, {}
 local put, wait, told = {}, {}, {} -- entries for slots, for waiting and for fired
@@ -110,7 +126,7 @@ end
 
 for i, start in ipairs(starts) do
   local name, nonce, place = entries[start], entries[start + 1], entries[start + 2]
-  local from = tonumber(entries[start + 3])
+  local from = entries[start + 3]
   local overlap, limit = entries[start + 4], tonumber(entries[start + 5])
   local missed = tonumber(entries[start + 6])
   local skipped, after, rest = tonumber(entries[start + 7]), entries[start + 8], entries[start + 9]
@@ -119,9 +135,12 @@ for i, start in ipairs(starts) do
   local score = due[i]
   if place == 'waiting' then
     score = waits[i]
+  elseif tonumber(from) > now then
+    score = nil
   end
   local letter = 'c'
-  if state and state.nonce == nonce and score and tonumber(score) == from then
+  if state and state.nonce == nonce and score
+    and (score == from or tonumber(score) == tonumber(from)) then
     local busy = overlap ~= 'allow' and jobs > 0 and going(pool, dead, state)
     if busy and overlap == 'cancel' then
       busy = false
@@ -152,7 +171,7 @@ for i, start in ipairs(starts) do
         gone[#gone + 1] = name
       else
         add(put, after, name)
-        released[#released + 1] = name
+        released[#released + 1] = waits[i] and name or nil
       end
       state.skipped, state.missed = state.skipped + skipped, state.missed + missed
       skips, misses = skips + skipped, misses + missed
@@ -191,4 +210,42 @@ count(stats, 'cancelled', cancels)
 if pushed > 0 then
   ring(idle, channel, topic, pushed)
 end
-return {'ok', now, table.concat(letters)}
+letters = table.concat(letters)
+if most == 0 then
+  return {'ok', now, letters}
+end
+
+local fresh, wait_for, last, list = string.format('%.0f', now - gather), -1, now
+if redis.call('ZCOUNT', slots, '-inf', '(' .. fresh) > stuck then
+  list = redis.call('ZRANGE', slots, now, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, most, 'WITHSCORES')
+else
+  -- Where slots are dense, the first guess has them all.
+  local guess = string.format('%.0f', now + gather + 1)
+  list = redis.call('ZRANGEBYSCORE', slots, fresh, guess, 'WITHSCORES', 'LIMIT', 0, most)
+  local head = list[2]
+    or redis.call('ZRANGEBYSCORE', slots, guess, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  wait_for = tonumber(head or -1)
+  last = wait_for + gather
+  if head and wait_for > now + 1 and wait_for <= now + ahead then
+    list = redis.call('ZRANGEBYSCORE', slots, fresh, string.format('%.0f', last), 'WITHSCORES',
+      'LIMIT', 0, most)
+  end
+end
+local read, at_slots, definitions, size = {}, {}, {}, 0
+for i = 1, #list, 2 do
+  if size >= bytes or tonumber(list[i + 1]) > last then
+    break
+  end
+  local n, definition = #read + 1, redis.call('HGET', schedules, list[i]) or ''
+  read[n], at_slots[n], definitions[n] = list[i], list[i + 1], definition
+  size, wait_for = size + #definition, math.max(wait_for, tonumber(list[i + 1]))
+end
+local texts = #read > 0 and redis.call('HMGET', fired, unpack(read)) or {}
+for i = 1, #read do
+  texts[i] = texts[i] or ''
+end
+if wait_for >= 0 then
+  wait_for = math.max(0, wait_for * 1000 - time[1] * 1000000 - time[2])
+end
+return {'ok', now, letters, wait_for, redis.call('ZCARD', waiting), read, at_slots, definitions,
+  texts}

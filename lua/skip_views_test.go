@@ -142,6 +142,7 @@ var viewSkippings = map[string]skipping{
 		call: func(h *Hand) (script.Reply, error) {
 			head, tail := h.Record("+0", 0)
 			r, err := h.Run(script.ScheduleFire, script.ControlChannel(h.Prefix()), h.Keys.Topic,
+				10, 1<<20, 3, 1000, 0,
 				"s", "6162636465666768", "slots", "5", "cancel", 0, 0, 0, "9000000000000", "", "", 1, 5, head[:8], head, tail, 5)
 			require.Equal(h.T, "f", r.Text(2))
 			return r, err

@@ -73,6 +73,9 @@ type Firer struct {
 	Last  time.Time         // time of the last look
 	slow  loop.Pace
 	until time.Time // no look before this time, after a call that failed
+	next  next
+	knows bool // see Knows
+	stuck int  // due slots that the last look could not fire
 
 	missed map[string]int64 // slots by schedule, since the last log message about them
 	warned time.Time        // time of that message
@@ -114,30 +117,44 @@ func (f *Firer) Remember(ended []string) {
 // numbers of schedules of each kind that promote has counted. again reports whether there may be
 // more to do, or something to do sooner than promote said.
 func (f *Firer) Fire(ctx context.Context, due, waiting int) (again bool) {
-	f.Waits.Store(waiting > 0)
-	if waiting == 0 {
-		f.Ended, f.passed = nil, 0
-	}
+	f.noteWaiting(waiting)
+	f.knows = false
 	if time.Now().Before(f.until) {
 		return false
 	}
 	defer func() { f.Warn(again || time.Since(f.warned) < MissedEvery) }()
 	again, err := f.fireDue(ctx, due)
+	more := false
 	if err == nil && waiting > 0 {
-		var more bool
 		more, err = f.release(ctx)
-		again = again || more
 	}
 	if err != nil {
-		f.until = time.Now().Add(f.slow.Next())
+		f.failed()
 		return false
 	}
 	f.slow.Reset()
-	return again
+	f.knows = !more && !f.next.read.IsZero()
+	return again || more
+}
+
+// noteWaiting notes how many schedules have a waiting slot.
+func (f *Firer) noteWaiting(n int) {
+	if f.Waits.Store(n > 0); n == 0 {
+		f.Ended, f.passed = nil, 0
+	}
+}
+
+// failed notes that a call has failed. It returns true.
+func (f *Firer) failed() bool {
+	f.until = time.Now().Add(f.slow.Next())
+	return true
 }
 
 // LookAgain makes the next Fire look at all due and waiting slots, though nothing is new.
-func (f *Firer) LookAgain() { f.Last, f.Looked = time.Time{}, time.Time{} }
+func (f *Firer) LookAgain() {
+	f.Last, f.Looked = time.Time{}, time.Time{}
+	f.Forget()
+}
 
 // Quiet reports whether nothing is to be logged about missed slots.
 func (f *Firer) Quiet() bool { return len(f.missed) == 0 }
@@ -162,10 +179,11 @@ func (f *Firer) Warn(later bool) {
 // fireDue fires slots that are due.
 func (f *Firer) fireDue(ctx context.Context, due int) (again bool, err error) {
 	now := time.Now()
-	if due == 0 || due == f.Idle && now.Sub(f.Last) < f.tick {
-		return false, nil // nothing new since the last look
+	if due == 0 || due == f.Idle && now.Sub(f.Last) < f.tick || f.expected(due, now) {
+		return false, nil // nothing new since the last look, or FireNext fires them
 	}
-	f.Last, f.Idle = now, 0
+	f.Last, f.Idle, f.stuck = now, 0, 0
+	f.Forget()
 	all := 0
 	for {
 		looked, done, more, err := f.firePage(ctx, PlaceSlots, all, nil)
@@ -240,6 +258,9 @@ func (f *Firer) firePage(ctx context.Context, place string, offset int, which []
 		one, err := f.Plan(place, name, r.List(4).Text(i), raw, r.List(6).Text(i), r.Now())
 		f.complain(name, err)
 		if err != nil {
+			if place == PlaceSlots {
+				f.stuck++
+			}
 			continue
 		}
 		list = append(list, one)
@@ -340,7 +361,7 @@ func (f *Firer) Plan(place, name, from, raw, text string, now int64) (Firing, er
 // many these were, and for how many of them something happened, by this call or by another
 // server's.
 func (f *Firer) FireSome(ctx context.Context, list []Firing) (n, done int, err error) {
-	args := []any{f.channel, f.topic}
+	args := []any{f.channel, f.topic, 0, CallBytes, gather.Milliseconds(), ahead.Milliseconds(), f.stuck}
 	jobs, size := 0, 0
 	for n < len(list) && jobs < callJobs && size < CallBytes {
 		one := &list[n]
@@ -357,9 +378,17 @@ func (f *Firer) FireSome(ctx context.Context, list []Firing) (n, done int, err e
 		}
 		jobs += len(one.Slots)
 	}
+	look := n == len(list) && list[0].place == PlaceSlots
+	if look {
+		args[2] = callLimit
+	}
 	r, err := f.exec(ctx, script.ScheduleFire, jobs, args...)
 	if err != nil {
 		return 0, 0, err
+	}
+	if look {
+		f.noteWaiting(int(r.Number(4)))
+		f.next = readNext(r)
 	}
 	letters := r.Text(2)
 	for i, one := range list[:n] {

@@ -30,6 +30,9 @@ const (
 	// prunedEvery is the shortest time between two log lines about removed dead jobs.
 	prunedEvery = time.Minute
 
+	// endedPatience is how long a slot that waits for a run may go unnoticed after that has ended.
+	endedPatience = 5 * time.Millisecond
+
 	// nothingDue is the wait of a topic without due times, leases and slots.
 	nothingDue = time.Duration(math.MaxInt64)
 )
@@ -48,7 +51,7 @@ func (t *Topic) promoteStep(ctx context.Context) loop.Next {
 		return loop.Over
 	}
 	woken := t.promoting.timer.woken.Swap(false)
-	if rest := t.Server.watch.left(t); rest > 0 && !woken {
+	if rest := t.Server.watch.left(t); rest > 0 && !woken && !at.ended.Load() {
 		// the survey has woken the topic
 		if t.pruneDue(ctx) {
 			return loop.Again
@@ -62,6 +65,12 @@ func (t *Topic) promoteStep(ctx context.Context) loop.Next {
 		t.stay.late = t.Server.noteLate(ctx, t) != nil
 	}
 	asked := t.promoting.look.take()
+	if len(asked) == 0 && !woken && t.firesAlone(at) {
+		return t.fireNext(ctx, at)
+	}
+	if _, known := t.promoting.Firer.Next(); woken || !known {
+		t.promoting.Firer.Forget() // there may be earlier slots
+	}
 	wait, alone, err := t.promoteOnce(ctx, at, asked)
 	if err != nil {
 		t.promoting.look.keep(asked)
@@ -76,12 +85,75 @@ func (t *Topic) promoteStep(ctx context.Context) loop.Next {
 	}
 	// Measured from the last promote that looked at everything, so that wake-ups do not put off the
 	// next one.
-	return loop.RestFor(min(wait, max(time.Millisecond, t.tick()-time.Since(at.healed))))
+	at.next = time.Now().Add(min(wait, max(time.Millisecond, t.tick()-time.Since(at.healed))))
+	return t.restOfTimer(at)
+}
+
+// restOfTimer is the rest until the next promote, or until the firer fires slots before it.
+func (t *Topic) restOfTimer(at *timer) loop.Next {
+	next := at.next
+	if fires, known := t.promoting.Firer.Next(); known && fires.Before(next) {
+		next = fires
+	}
+	return loop.RestFor(max(0, time.Until(next)))
+}
+
+// firesAlone reports whether a step has nothing to do but to fire slots that are known. After runs
+// of schedules have ended, a slot can wait for that. Then the step promotes, unless it fires soon
+// anyway: that finds the slot too.
+func (t *Topic) firesAlone(at *timer) bool {
+	now := time.Now()
+	fires, known := t.promoting.Firer.Next()
+	if !known || !now.Before(at.next) {
+		return false
+	}
+	return !at.ended.Swap(false) || !t.promoting.Firer.Waits.Load() && fires.Sub(now) <= endedPatience
+}
+
+// fireNext is a step of the loop that only fires slots.
+func (t *Topic) fireNext(ctx context.Context, at *timer) loop.Next {
+	f := t.promoting.Firer
+	if fires, _ := f.Next(); time.Now().Before(fires) {
+		return t.restOfTimer(at)
+	}
+	t.turn(TurnPromote)
+	t.rememberEnded()
+	again := false
+	t.firing(func() { again = f.FireNext(ctx) })
+	if again {
+		at.next = time.Now()
+	} else if next, known := f.Next(); !known && !next.IsZero() && next.Before(at.next) {
+		at.next = next
+	}
+	return t.restOfTimer(at)
+}
+
+// firing calls f, which fires slots and so can call calendars.
+func (t *Topic) firing(f func()) {
+	if len(t.Server.Config.Calendars) > 0 {
+		t.outside(t.Loops.promote, f)
+	} else {
+		f()
+	}
+}
+
+// rememberEnded tells the firer which runs of schedules have ended. It comes before the call that
+// counts the waiting slots: if that counts none, none waits for one of these runs.
+func (t *Topic) rememberEnded() {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
+	t.promoting.Firer.Remember(t.ended.schedules.Take())
 }
 
 // wake makes the topic promote, because a job may be due earlier than is known.
 func (t *Topic) wake() {
 	t.promoting.timer.woken.Store(true)
+	t.Loops.promote.Wake()
+}
+
+// wakeForEnded makes the topic look whether slots wait for runs that have ended.
+func (t *Topic) wakeForEnded() {
+	t.promoting.timer.ended.Store(true)
 	t.Loops.promote.Wake()
 }
 
@@ -99,7 +171,9 @@ func (t *Topic) noteSlotOf(id string) {
 // A timer is what that loop remembers from one step to the next.
 type timer struct {
 	woken  atomic.Bool // a job may be due earlier than is known
+	ended  atomic.Bool // runs of schedules have ended
 	healed time.Time   // the last promote that looked at everything
+	next   time.Time   // of the next promote
 	slow   loop.Pace
 }
 
@@ -114,10 +188,9 @@ func (t *Topic) tick() time.Duration {
 // that the watch can take over the ticks. If somebody has asked, it looks at everything.
 func (t *Topic) promoteOnce(ctx context.Context, at *timer, asked []chan sight) (wait time.Duration, alone bool, err error) {
 	t.turn(TurnPromote)
-	t.Mu.Lock()
-	// Before promote counts the waiting slots: if it counts none, none waits for one of these runs.
-	t.promoting.Firer.Remember(t.ended.schedules.Take())
-	t.Mu.Unlock()
+	at.next = time.Time{}
+	at.ended.Store(false)
+	t.rememberEnded()
 	tick := t.Server.Config.Tick
 	heal := time.Since(at.healed) >= tick-tick/10 || len(asked) > 0
 	if len(asked) > 0 {
@@ -132,19 +205,22 @@ func (t *Topic) promoteOnce(ctx context.Context, at *timer, asked []chan sight) 
 		at.healed = time.Now()
 	}
 	again := p.moved >= promoteLimit
-	fire := func() { again = t.promoting.Firer.Fire(ctx, p.Due, p.Waiting) || again }
-	if len(t.Server.Config.Calendars) > 0 {
-		t.outside(t.Loops.promote, fire)
-	} else {
-		fire()
-	}
+	f := t.promoting.Firer
+	t.firing(func() { again = f.Fire(ctx, p.Due, p.Waiting) && !f.Knows() || again })
 	if t.pruneDue(ctx) || again {
 		answer(asked, sight{busy: true})
 		return 0, false, nil
 	}
 	answer(asked, p.sight())
-	alone = p.Due+p.Waiting == 0 && t.promoting.Firer.Quiet()
-	return max(1, p.wait-time.Since(p.replied)), alone, nil
+	fires, known := f.Next()
+	alone = p.Due+p.Waiting == 0 && f.Quiet() && !known
+	wait = p.wait
+	if known {
+		wait = p.rest // the firer knows of the slots
+	} else if !fires.IsZero() {
+		wait = min(wait, fires.Sub(p.replied))
+	}
+	return max(1, wait-time.Since(p.replied)), alone, nil
 }
 
 // promoted is the reply of the promote script.
@@ -155,6 +231,7 @@ type promoted struct {
 	Due     int           // schedules with a due slot
 	Waiting int           // schedules with a waiting slot
 	now     int64         // Redis's clock in ms
+	rest    time.Duration // wait without the slots
 }
 
 // sight returns what a promote has seen.
@@ -181,7 +258,7 @@ func (t *Topic) Promote(ctx context.Context, heal bool) (promoted, error) {
 		t.trouble.log.Warn("leases reclaimed", "count", n)
 		t.tellPlaces(ctx) // those that had them take no more jobs, and this server may have no worker
 	}
-	return promoted{int(max(r.Number(2), r.Number(3))), waitOf(r.Number(4)), replied, int(r.Number(5)), int(r.Number(6)), r.Now()}, nil
+	return promoted{int(max(r.Number(2), r.Number(3))), waitOf(r.Number(4)), replied, int(r.Number(5)), int(r.Number(6)), r.Now(), waitOf(r.Number(7))}, nil
 }
 
 // waitOf reads a wait in µs from a script's reply. A wait of more than 292 years counts as none,

@@ -145,9 +145,10 @@ func (t *Topic) settle(ctx context.Context, k *settler) error {
 	}
 	t.placeFreed()
 	t.outside(t.Loops.settle, func() { t.reportAll(list, loop.SignOf(ctx)) })
-	// A slot can wait for one of these runs, put there by another server. Or the timer sleeps
-	// beyond a retry.
-	if ended || v.Delays() && soon {
+	if ended { // a slot can wait for one of these runs, put there by another server
+		t.wakeForEnded()
+	}
+	if v.Delays() && soon { // the timer may sleep beyond a retry
 		t.wake()
 	}
 	return nil
