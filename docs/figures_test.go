@@ -49,7 +49,7 @@ func proseFigures(t *testing.T) []proseFigure {
 	require.Equal(t, luaNumber(t, "prelude/sizes", `bytes > (\d+)`), int64(commit.PlainBytes), "larger records are noted")
 	lostFirst := ms(luaNumber(t, "promote", `step = (\d+) \* 2 \^ math\.max\(1,`)) * 2
 	lostLast := lostFirst / 2 << luaNumber(t, "promote", `math\.min\([^()]*, (\d+)\)\)`)
-	anchor := luaNumber(t, "prelude/lease", `string\.rep\('-', (\d+)\)`)
+	anchor := 25 * luaNumber(t, "prelude/lease", `string\.rep\('-', (\d+)\)`)
 	history := luaNumber(t, "prelude/history", `runs_most = (\d+)`)
 	day := 24 * time.Hour
 	tick, pauses, deadCount := span(t, "maxTick"), number(t, "maxPauses"), number(t, "defaultServer.deadCount")
