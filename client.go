@@ -245,7 +245,7 @@ func (c *Client) seal(ctx context.Context, e *enqueueing) error {
 	if e.op.ID == "" {
 		e.op.ID, e.fresh.Unique = newID(), true
 	}
-	e.fresh.Head, e.fresh.Tail, err = record.Encode(e.fresh.Nonce, e.fresh.Opts, e.job.Payload)
+	e.fresh.Draft, err = record.NewDraft(e.fresh.Nonce, e.fresh.Opts, e.job.Payload)
 	return err
 }
 
@@ -268,7 +268,7 @@ func (c *Client) enqueued(ctx context.Context, event EnqueueEvent, o *commit.Op)
 	if o != nil {
 		event.ID = o.ID
 		if event.Err == nil {
-			event.Due = msTime(o.Fresh.Opts.Due(o.Now))
+			event.Due = msTime(o.Fresh.Opts.Due(o.EnqueuedAt))
 		}
 	}
 	for _, h := range c.o.hooks.enqueued {

@@ -318,7 +318,7 @@ func (friends) SealEnqueue(ctx context.Context, c *Client, fresh NewJob) (commit
 	}
 	return commit.Row{
 		Kind: commit.RowEnqueue, Topic: e.op.Topic, ID: e.op.ID, Replace: string(e.fresh.Replace),
-		Record: record.Join(e.fresh.Head, 0, e.fresh.Tail), DueAt: e.opts.DueAt, DueIn: e.opts.DueIn,
+		Record: string(e.fresh.Draft), DueAt: e.opts.DueAt, DueIn: e.opts.DueIn,
 	}, storedJob(&e.op, e.job.Payload, ErrUnknownOutcome), nil
 }
 
@@ -462,7 +462,7 @@ func enqueueingOf(r *commit.Row) (*commit.Fresh, error) {
 	}
 	e := &commit.Fresh{Replace: commit.Replacing(r.Replace)}
 	copy(e.Nonce[:], job.Nonce)
-	e.Head, e.Tail = r.Record[:record.HeadLen], r.Record[record.HeadLen+record.StampLen:]
+	e.Draft = record.Draft(r.Record)
 	o := &jobOptions{Options: job.Options, replace: e.Replace}
 	if o.DueIn > 0 || o.ExpireIn > 0 {
 		o.DueIn = max(0, o.DueIn-r.Age)
@@ -473,7 +473,7 @@ func enqueueingOf(r *commit.Row) (*commit.Fresh, error) {
 		default:
 			o.ExpireAt, o.ExpireIn = longAgo, 0 // the script refuses it
 		}
-		if e.Head, e.Tail, err = record.Encode(e.Nonce, &o.Options, job.Payload); err != nil {
+		if e.Draft, err = record.NewDraft(e.Nonce, &o.Options, job.Payload); err != nil {
 			return nil, err
 		}
 	}

@@ -140,7 +140,7 @@ func answered(o *commit.Op) error {
 func notStored(o *commit.Op) error {
 	switch {
 	case o.Letter == script.LetterExpired:
-		return hopeless(o.Fresh.Opts.Expires(o.Now), o.Fresh.Opts.Due(o.Now))
+		return hopeless(o.Fresh.Opts.Expires(o.EnqueuedAt), o.Fresh.Opts.Due(o.EnqueuedAt))
 	case o.Letter != script.LetterStored:
 		twin := &DuplicateError{Topic: o.Topic, ID: o.ID, State: states[o.Letter]}
 		if o.Since != 0 {

@@ -40,7 +40,7 @@ type Job struct {
 	// Snoozes is the number of times the job has been snoozed since its Enqueue.
 	Snoozes int
 
-	EnqueuedAt time.Time // when Redis stored the job
+	EnqueuedAt time.Time // when the job was enqueued; at most 1 s before Redis stored it, or 100 ms after
 	Due        time.Time // the current due time: retries, Snooze and Reschedule change it
 	StartedAt  time.Time // when this run started; zero outside a handler
 
@@ -112,7 +112,7 @@ func storedJob(o *commit.Op, payload []byte, err error) *Job {
 		nonce: string(e.Nonce[:]),
 	}
 	if !errors.Is(err, ErrUnknownOutcome) {
-		job.EnqueuedAt, job.Due = msTime(o.Now), msTime(e.Opts.Due(o.Now))
+		job.EnqueuedAt, job.Due = msTime(o.EnqueuedAt), msTime(e.Opts.Due(o.EnqueuedAt))
 	}
 	return job
 }

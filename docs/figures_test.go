@@ -43,10 +43,14 @@ func proseFigures(t *testing.T) []proseFigure {
 	ms := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 	first, last := ms(number(t, "defaultRun.BackoffMin")), ms(number(t, "defaultRun.BackoffMax"))
 	receipt := ms(luaNumber(t, "prelude/receipt", `receipt_ms = (\d+)`))
-	require.Equal(t, receipt, ms(luaNumber(t, "enqueue_one", `'PX', '(\d+)'`)), "receipts of all scripts are kept as long")
-	require.Equal(t, span(t, "maxTick"), ms(luaNumber(t, "enqueue_one", `due - now > (\d+)`)), "as far ahead as timers look")
-	require.Equal(t, span(t, "maxTick"), ms(luaNumber(t, "enqueue_one", `wake\(bucket, due, (\d+),`)), "as far ahead as timers look")
-	require.Equal(t, luaNumber(t, "prelude/sizes", `bytes > (\d+)`), int64(commit.PlainBytes), "larger records are noted")
+	for _, name := range []string{"prelude/lone_end", "enqueue_later", "enqueue_now"} {
+		require.Equal(t, receipt, ms(luaNumber(t, name, `'PX', '(\d+)'`)), "receipts of all scripts are kept as long")
+	}
+	for _, name := range []string{"enqueue_later", "enqueue_now"} {
+		require.Equal(t, luaNumber(t, "prelude/sizes", `bytes > (\d+)`), luaNumber(t, name, `#record > (\d+)`), "larger records are noted")
+	}
+	require.Equal(t, span(t, "maxTick"), ms(luaNumber(t, "enqueue_later", `due - now <= (\d+) then`)), "as far ahead as timers look")
+	require.Equal(t, span(t, "maxTick"), ms(luaNumber(t, "enqueue_later", `wake\(bucket, due \+ 0, (\d+),`)), "as far ahead as timers look")
 	lostFirst := ms(luaNumber(t, "promote", `step = (\d+) \* 2 \^ math\.max\(1,`)) * 2
 	lostLast := lostFirst / 2 << luaNumber(t, "promote", `math\.min\([^()]*, (\d+)\)\)`)
 	anchor := 25 * luaNumber(t, "prelude/lease", `string\.rep\('-', (\d+)\)`)

@@ -55,7 +55,7 @@ func TestLostReplyOfEnqueueMakesOneJob(t *testing.T) {
 	client := delayq.NewClient(b.through(b.proxy), delayq.Prefix(b.prefix))
 	ctx := t.Context()
 	for _, id := range []string{"mine", ""} {
-		trap := b.proxy.DropReply(rig.Script("enqueue", "enqueue_one"))
+		trap := b.proxy.DropReply(rig.Script("enqueue", "enqueue_now"))
 		job, err := client.Enqueue(ctx, "t", id, []byte("x"))
 		require.NoError(t, err)
 		require.Equal(t, 1, trap.Count())

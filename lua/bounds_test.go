@@ -56,8 +56,8 @@ func TestCostOfACallDoesNotGrow(t *testing.T) {
 		}{
 			{"enqueue now", func(i int) error { _, err := h.TryEnqueue(false, [2]string{id("now", i), "+0"}); return err }},
 			{"enqueue later", func(i int) error { _, err := h.TryEnqueue(false, [2]string{id("soon", i), "+50000"}); return err }},
-			{"enqueue_one now", func(i int) error { _, err := h.TryEnqueueOne(id("now one", i), "+0"); return err }},
-			{"enqueue_one later", func(i int) error { _, err := h.TryEnqueueOne(id("soon one", i), "+50000"); return err }},
+			{"enqueue_now", func(i int) error { _, err := h.TryEnqueueLone(id("now one", i), "+0"); return err }},
+			{"enqueue_later", func(i int) error { _, err := h.TryEnqueueLone(id("soon one", i), "+50000"); return err }},
 			{"replace", func(i int) error { _, err := h.TryEnqueue(true, [2]string{id("later", i), "+50000"}); return err }},
 			{"promote", func(int) error { _, err := h.TryPromote(1000, 1); return err }},
 			{"take", func(int) error { held = append(held, h.Take(4, time.Hour)...); return nil }},

@@ -18,8 +18,9 @@
 --                     or + and a delay in ms). More can surround the due time: see
 --                     prelude/terms.lua
 --
--- The record is head, the time of enqueueing as a msgpack string of 13 digits, tail. No ID may
--- occur twice in one call. At most 1,000 jobs a call (unpack has a stack limit).
+-- The record is head, the time of enqueueing as a msgpack string of 13 digits, tail. Or head is the
+-- whole record, and tail is empty: its caller has guessed the time (see prelude/whole.lua). No ID
+-- may occur twice in one call. At most 1,000 jobs a call (unpack has a stack limit).
 --
 -- Returns {'ok', now, letters, since, mark}. letters has one letter a job: n for stored, x for
 -- refused because it expires before it is due, or the state of the job that has its ID and is
@@ -27,7 +28,7 @@
 -- since has the time of burial of each dead one, with a space before it. mark is + if these were
 -- the topic's first jobs. A repeated call returns the time of the first one.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats sizes terms control wake ring
+-- Uses: now receipt stats sizes terms whole control wake ring
 local pool, bucket, ready, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local sizes, receipt, leases, dead, idle = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local number, tick, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -45,9 +46,10 @@ local enqueued = '\173' .. stamp
 -- One new job, as a lone caller sends it, needs no lists. This does the same as what follows, in
 -- the same order.
 if #jobs == 8 and not replaced.note and redis.call('HEXISTS', pool, jobs[5]) == 0 then
-  local id, due, hopeless = jobs[5], terms(jobs[8])
+  local id, head, tail = jobs[5], jobs[6], jobs[7]
+  local due, hopeless, _, from = terms(jobs[8], stamp_of(head, tail))
   if not hopeless then
-    local record = jobs[6] .. enqueued .. jobs[7]
+    local record = tail == '' and whole(head, from, enqueued) or head .. enqueued .. tail
     sized(sizes, #record)
     if due > now then
       wake(bucket, due, tick, channel, topic)
@@ -77,13 +79,13 @@ local records, stored, largest = {}, 0, 0 -- id, record, id, record …
 local later, delayed = {}, 0 -- due, id, due, id …
 local soon, letters, taken, twins = {}, nil, {}, {}
 local earliest
-local when, due, hopeless, score -- most jobs of a call are due at the same time
+local when, due, hopeless, _, from, score -- most jobs of a call are due at the same time
 local at = first
 for i = 1, total do
-  local id, head, present = ids[i], jobs[at + 1], live[i]
-  if jobs[at + 3] ~= when then
-    when = jobs[at + 3]
-    due, hopeless = terms(when)
+  local id, head, tail, present = ids[i], jobs[at + 1], jobs[at + 2], live[i]
+  if jobs[at + 3] ~= when or tail == '' then
+    when = tail ~= '' and jobs[at + 3]
+    due, hopeless, _, from = terms(jobs[at + 3], stamp_of(head, tail))
     score = due > now and string.format('%.0f', due)
   end
   if present and string.sub(present, 1, 8) == string.sub(head, 1, 8) then
@@ -95,7 +97,7 @@ for i = 1, total do
     elseif present then
       taken[#taken + 1], twins[#twins + 1] = id, i
     else
-      local record = head .. enqueued .. jobs[at + 2]
+      local record = tail == '' and whole(head, from, enqueued) or head .. enqueued .. tail
       local keyed = replaced.note and replaced.note(id, record, due)
       if due > now then
         later[delayed + 1] = score

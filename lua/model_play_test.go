@@ -240,8 +240,14 @@ func (p *player) enqueue(n int, h *Hand) {
 		letters = ""
 	}
 	if len(jobs) == 1 && plain && p.pick(2) == 0 {
-		p.calls(n, what+" alone", letters, func() (script.Reply, error) { return h.TrySendOne(args) })
+		p.calls(n, what+" alone", letters, func() (script.Reply, error) {
+			return h.TrySendLone(args[0].(string), args[1].(string), args[2].(string), args[3].(string))
+		})
 		return
+	}
+	// Records can arrive whole, with a guess of the time. One that is far from Redis's is replaced.
+	for i, guess := 0, oneOf(p, 0, p.m.now(), 1, p.m.now()+5000); guess > 0 && i < len(args); i += 4 {
+		args[i+1], args[i+2] = record.Join(args[i+1].(string), guess, args[i+2].(string)), ""
 	}
 	p.calls(n, what, letters, func() (script.Reply, error) { return h.TrySend(false, args) })
 }

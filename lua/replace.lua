@@ -30,8 +30,8 @@
 -- up to twenty jobs a call. Other old IDs can stay there. Entries always leave their lanes.
 -- Cost: O(jobs × log N).
 -- Then: enqueue
--- Uses: now receipt stats sizes terms lease unready control ring place rouse key free_keys unblock
--- Uses: close_books holder straggler
+-- Uses: now receipt stats sizes terms whole lease unready control ring place rouse key free_keys
+-- Uses: unblock close_books holder straggler
 do
   local pool, bucket, ready, sizes = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
   local receipt, leases, dead = KEYS[6], KEYS[7], KEYS[8]
@@ -78,7 +78,8 @@ do
       local old, left, running, entries, searched = {}, {}, {}, {}, 0
       local ends, left_by = {}, {} -- of those that are running
       for n, id in ipairs(taken) do
-        local due, hopeless, letter = terms(words[where[n]])
+        local at = first + (where[n] - 1) * width
+        local due, hopeless, letter = terms(jobs[at + 3], stamp_of(jobs[at + 1], jobs[at + 2]))
         if not hopeless and (letter == 'r' or buried[n] and not leased[n]) then
           old[#old + 1] = id
           left[#old] = spots[n]

@@ -48,12 +48,23 @@ func accept(err, fine error) error {
 	return err
 }
 
+// lone stores a large job with the script for a job that is sent alone. A Client uses that when
+// replies have shown Redis's clock.
+func lone(when string) func(c *caller) error {
+	return func(c *caller) error {
+		head, tail := c.hand.Record(when, 0)
+		return just(c.hand.TrySendLone("new", head, tail+strings.Repeat("x", 3000), when))
+	}
+}
+
 // deeds are all calls of a Client and of an Inspector that ask Redis anything, and Run of a server.
 // Where a call does different things for different arguments, each has an entry: all of them must
 // be allowed, or none.
 var deeds = []deed{
 	{"Enqueue", nil, func(c *caller) error { return just(c.Enqueue(c.ctx, c.topic, "new", nil)) }},
 	{"Enqueue", nil, func(c *caller) error { return just(c.Enqueue(c.ctx, c.topic, "", nil)) }},
+	{"Enqueue", nil, lone("+0")},
+	{"Enqueue", nil, lone("+900")},
 	{"Enqueue", nil, func(c *caller) error {
 		return just(c.Enqueue(c.ctx, c.topic, "", nil, delayq.ProcessIn(time.Second/2)))
 	}},

@@ -95,8 +95,8 @@ var pushes = map[string]struct {
 	"enqueue": {func(h *Hand, _ hand.Held) (script.Reply, error) {
 		return h.TryEnqueue(false, [2]string{"1", "+0"}, [2]string{"2", "+500"}, [2]string{"3", "+0"}, [2]string{"ready", "+0"})
 	}, 2},
-	"enqueue_one":             {breakable["enqueue_one now"], 1},
-	"enqueue_one later":       {breakable["enqueue_one later"], 0},
+	"enqueue_now":             {breakable["enqueue_now"], 1},
+	"enqueue_later":           {breakable["enqueue_later"], 0},
 	"enqueue later":           {breakable["enqueue later"], 0},
 	"replace running":         {breakable["replace running"], 1},
 	"replace scheduled":       {breakable["replace scheduled"], 1},

@@ -72,11 +72,11 @@ var breakable = map[string]func(h *Hand, running hand.Held) (script.Reply, error
 	"again later": func(h *Hand, r hand.Held) (script.Reply, error) {
 		return h.Settle([]hand.Held{r}, settle.Row{Verb: settle.Again, Delay: time.Second / 2})
 	},
-	"extend":            func(h *Hand, r hand.Held) (script.Reply, error) { return h.TryExtend(r.LeaseEnd()+1000, r) },
-	"enqueue now":       func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryEnqueue(false, [2]string{"new", "+0"}) },
-	"enqueue later":     func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryEnqueue(false, [2]string{"new", "+500"}) },
-	"enqueue_one now":   func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryEnqueueOne("new", "+0") },
-	"enqueue_one later": func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryEnqueueOne("new", "+500") },
+	"extend":        func(h *Hand, r hand.Held) (script.Reply, error) { return h.TryExtend(r.LeaseEnd()+1000, r) },
+	"enqueue now":   func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryEnqueue(false, [2]string{"new", "+0"}) },
+	"enqueue later": func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryEnqueue(false, [2]string{"new", "+500"}) },
+	"enqueue_now":   func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryEnqueueLone("new", "+0") },
+	"enqueue_later": func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryEnqueueLone("new", "+500") },
 	"replace running": func(h *Hand, _ hand.Held) (script.Reply, error) {
 		return h.TryEnqueue(true, [2]string{"running", "+0"})
 	},
@@ -112,7 +112,7 @@ func TestWrongTypeLosesNoJob(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
 		for _, call := range []string{
-			"promote", "give_back", "snooze", "retry", "bury", "again now", "again later", "extend", "enqueue now", "enqueue later", "enqueue_one now", "enqueue_one later", "cancel running", "cancel scheduled",
+			"promote", "give_back", "snooze", "retry", "bury", "again now", "again later", "extend", "enqueue now", "enqueue later", "enqueue_now", "enqueue_later", "cancel running", "cancel scheduled",
 			"reschedule ready", "reschedule to now", "revive", "revive later", "bury_waiting ready", "bury_waiting",
 		} {
 			t.Run(call, func(t *testing.T) {

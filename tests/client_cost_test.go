@@ -31,8 +31,10 @@ func (a answering) ProcessHook(redis.ProcessHook) redis.ProcessHook {
 			reply := any(a.ready)
 			switch cmd.Args()[1] {
 			case script.Enqueue.Digest:
+				a.stored[1] = time.Now().UnixMilli()
 				reply = a.stored
-			case script.EnqueueOne.Digest:
+			case script.EnqueueLater.Digest:
+				a.stored[1] = time.Now().UnixMilli()
 				reply = a.stored[1]
 			}
 			cmd.(*redis.Cmd).SetVal(reply)
@@ -55,12 +57,15 @@ func TestAllocationsOfALoneCall(t *testing.T) {
 		call   func() error
 		allocs float64
 	}{
-		"enqueue":    {func() error { _, err := client.Enqueue(ctx, "topic", "", payload, opts...); return err }, 13},
-		"given ID":   {func() error { _, err := client.Enqueue(ctx, "topic", "x", payload, opts...); return err }, 12},
+		// one of these is the clock of the hook
+		"enqueue":    {func() error { _, err := client.Enqueue(ctx, "topic", "", payload, opts...); return err }, 16},
+		"given ID":   {func() error { _, err := client.Enqueue(ctx, "topic", "x", payload, opts...); return err }, 13},
 		"cancel":     {func() error { _, err := client.Dequeue(ctx, "topic", "x"); return err }, 7},
 		"reschedule": {func() error { return client.Reschedule(ctx, "topic", "x", delayq.ProcessIn(time.Hour)) }, 12},
 	} {
-		require.NoError(t, c.call())
+		for began := time.Now(); time.Since(began) < 200*time.Millisecond; { // until Redis's clock is known
+			require.NoError(t, c.call())
+		}
 		allocs := testing.AllocsPerRun(1000, func() { _ = c.call() })
 		require.LessOrEqual(t, allocs, c.allocs+2, name) // the race detector needs up to two more
 	}
@@ -89,10 +94,10 @@ func TestBytesOfALoneCall(t *testing.T) {
 			require.NoError(t, err)
 			return bytes.Load() - before
 		}
-		for range 10 {
-			enqueue()
+		// The first calls are longer, until replies have shown that Redis's clock runs.
+		for began := time.Now(); enqueue() > 480; {
+			require.Less(t, time.Since(began), time.Minute)
 		}
-		require.LessOrEqual(t, enqueue(), int64(480))
 	})
 }
 

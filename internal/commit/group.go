@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -30,6 +31,7 @@ type Group struct {
 
 	users atomic.Int64 // callers of Groups.For; incremented under Groups.mu only
 	used  uint64       // time of the last use, by Groups.uses; guarded by Groups.mu
+	clock *link.Clock  // of the Redis that has the topic
 
 	mu       sync.Mutex
 	pending  []*Op
@@ -50,7 +52,7 @@ func newGroup(c *Groups, key groupKey) *Group {
 		series:  script.SeriesPool{Base: base, Floor: c.floor},
 		lists:   make(map[*script.Script]*script.KeyList),
 		words:   []any{c.Tick.Milliseconds(), script.ControlChannel(c.Prefix), key.topic},
-		flights: flights{most: c.air.most},
+		flights: flights{most: c.air.most}, clock: c.clockOf(),
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -53,6 +54,7 @@ type Groups struct {
 	uses   uint64 // number of calls of For
 	base   string // for the series of new groups: see evict
 	floor  uint64
+	clock  link.Clock // of Redis, if it is one for all topics
 	// hash of a topic → time it was added to the set of topics, Unix ms
 	recorded map[uint64]int64
 	seed     maphash.Seed
@@ -64,9 +66,17 @@ type Groups struct {
 // New returns groups with at most so many flights at a time, besides the first one of each topic.
 func New(w Wire, flights int) *Groups {
 	return &Groups{
-		Wire: w, air: airspace{most: flights}, groups: make(map[groupKey]*Group), most: mostGroups, base: newBase(),
+		Wire: w, air: airspace{most: flights}, groups: make(map[groupKey]*Group), most: mostGroups, base: newBase(), floor: firstNumber,
 		recorded: make(map[uint64]int64), seed: maphash.MakeSeed(), owed: make(map[string]struct{}),
 	}
+}
+
+// clockOf returns the clock of a new group. The topics of a Cluster are on several nodes.
+func (c *Groups) clockOf() *link.Clock {
+	if _, one := c.Redis.(*redis.Client); one {
+		return &c.clock
+	}
+	return &link.Clock{}
 }
 
 // newBase returns the first part of the names of series: 14 letters and digits, which is 70 random

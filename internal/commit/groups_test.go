@@ -51,7 +51,7 @@ func TestGroupsInUseAreKept(t *testing.T) {
 	c := newCaller(rdb, "delayq")
 	first := c.For("first", Enqueue)
 	series := first.series.Get()
-	series.Seq = 41
+	series.Seq = firstNumber + 41
 	for i := range 5 * mostGroups {
 		c.For(fmt.Sprint("topic", i), Enqueue).Release()
 	}
@@ -64,7 +64,7 @@ func TestGroupsInUseAreKept(t *testing.T) {
 	}
 	again := c.For("first", Enqueue).series.Get()
 	require.Equal(t, series.ID, again.ID)
-	require.Equal(t, uint64(41), again.Seq)
+	require.EqualValues(t, firstNumber+41, again.Seq)
 
 	c.For("first", Enqueue).series.Put(again, context.DeadlineExceeded)
 	c.groups[groupKey{topic: "first"}].users.Store(0)

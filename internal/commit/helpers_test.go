@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -101,6 +102,22 @@ func newCaller(rdb redis.UniversalClient, prefix string) *caller {
 	return c
 }
 
+// tellTime shows Redis's clock to the group of a topic, as a reply does.
+func (c *caller) tellTime(t testing.TB) {
+	g := c.For("topic", Enqueue)
+	defer g.Release()
+	for {
+		sent := time.Now()
+		ms, received := c.Redis.Time(t.Context()).Val().UnixMilli(), time.Now()
+		if received.Sub(sent) > stampAhead/2*time.Millisecond {
+			continue // the machine is busy
+		}
+		g.clock.Read(ms-guessFrom.Milliseconds(), sent.Add(-guessFrom), received.Add(-guessFrom))
+		g.clock.Read(ms, sent, received)
+		return
+	}
+}
+
 // do carries out a call about a job, as a client does.
 func (c *caller) do(ctx context.Context, o *Op) error {
 	g := c.For(o.Topic, o.Kind)
@@ -121,11 +138,35 @@ func (j job) store(t testing.TB, topic, id string) *Op {
 	e := &Fresh{Nonce: record.NewNonce(), When: string(j.replace) + "+0", Replace: j.replace, Opts: &j.opts}
 	if j.when != "" {
 		e.When = j.when
+		j.setTimes(t)
 	}
 	var err error
-	e.Head, e.Tail, err = record.Encode(e.Nonce, e.Opts, j.payload)
+	e.Draft, err = record.NewDraft(e.Nonce, e.Opts, j.payload)
 	require.NoError(t, err)
 	return &Op{Kind: Enqueue, Topic: topic, ID: id, Fresh: e}
+}
+
+// setTimes sets the options that when stands for.
+func (j *job) setTimes(t testing.TB) {
+	due, till, _ := strings.Cut(strings.TrimLeft(j.when, "rd"), " ")
+	for text, of := range map[string][2]*int64{due: {&j.opts.DueAt, &j.opts.DueIn}, till: {&j.opts.ExpireAt, &j.opts.ExpireIn}} {
+		if text == "" {
+			continue
+		}
+		delay, relative := strings.CutPrefix(text, "+")
+		ms, err := strconv.ParseInt(delay, 10, 64)
+		require.NoError(t, err)
+		if relative {
+			*of[1] = ms
+		} else {
+			*of[0] = ms
+		}
+	}
+}
+
+// at returns the record of a job that was enqueued at some time.
+func (f *Fresh) at(ms int64) string {
+	return record.Join(string(f.Draft.Head()), ms, string(f.Draft.Tail()))
 }
 
 // A commitTest is a caller in a bubble whose flights can be held up.

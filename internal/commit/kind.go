@@ -14,7 +14,7 @@ type Kind struct {
 	Name   string // in errors
 	Script *script.Script
 	which  func(list []*Op) *script.Script // if not always script
-	lone   func(o *Op) *script.Script      // for an operation that is sent alone; nil: as for others
+	lone   bool                            // an operation that is sent alone can have another script
 	reads  bool                            // it writes nothing, so that its outcome is never unknown
 
 	// words returns the arguments before those of the jobs, without the number of the call.
@@ -46,8 +46,12 @@ var (
 			}
 			return which
 		},
-		words: func(g *Group) []any { return g.words }, lone: loneEnqueue,
-		width: 4, job: func(c *script.Call, o *Op) { c.Add(&o.ID, &o.Fresh.Head, &o.Fresh.Tail, &o.Fresh.When) },
+		words: func(g *Group) []any { return g.words }, lone: true,
+		width: 4, job: func(c *script.Call, o *Op) {
+			c.Add(&o.ID)
+			o.Fresh.addRecord(c)
+			c.Add(&o.Fresh.When)
+		},
 	}
 	Cancel = &Kind{
 		Name: "cancel", Script: script.Cancel, read: readStates,
@@ -94,14 +98,6 @@ func settleRows(list []*Op, r script.Reply) {
 // readStates settles operations that the script answers with a letter.
 func readStates(_ *Group, list []*Op, r script.Reply) { settleRows(list, r) }
 
-// loneEnqueue returns the script that stores a plain job alone.
-func loneEnqueue(o *Op) *script.Script {
-	if o.Fresh.plain() {
-		return script.EnqueueOne
-	}
-	return nil
-}
-
 // readEnqueued settles the operations of an enqueue.
 func readEnqueued(_ *Group, list []*Op, r script.Reply) {
 	letters, since := r.Text(2), strings.Fields(r.Text(3))
@@ -115,6 +111,7 @@ func readEnqueued(_ *Group, list []*Op, r script.Reply) {
 			since = since[1:]
 		}
 		o.answer(r.Now(), letter)
+		o.EnqueuedAt = o.Fresh.enqueuedAt(r.Now())
 	}
 }
 

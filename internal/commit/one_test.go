@@ -1,6 +1,7 @@
 package commit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq/internal/embedded"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
@@ -23,11 +25,10 @@ func (j job) unique(t testing.TB, topic, id string) *Op {
 	return o
 }
 
-// Only a job that enqueue_one can store goes there, and only alone.
+// Only a job that a script for a lone job can store goes there, and only alone, when a reply has
+// shown Redis's clock.
 func TestPlainJobsHaveAScript(t *testing.T) {
 	t.Parallel()
-	some := job{payload: make([]byte, 1000)}.unique(t, "topic", "x").Fresh
-	rest := len(some.Head) + record.StampLen + len(some.Tail) - 1000 // of a record, beside the payload
 	for _, c := range []struct {
 		what  string
 		o     *Op
@@ -35,11 +36,13 @@ func TestPlainJobsHaveAScript(t *testing.T) {
 		plan  bool
 		want  *script.Script
 	}{
-		{"plain", job{}.unique(t, "topic", "x"), false, false, script.EnqueueOne},
-		{"later", job{when: "+5000"}.unique(t, "topic", "x"), false, false, script.EnqueueOne},
-		{"expires after it is due", job{opts: record.Options{ExpireAt: 1}}.unique(t, "topic", "x"), false, false, script.EnqueueOne},
-		{"of the largest size", job{payload: make([]byte, PlainBytes-rest)}.unique(t, "topic", "x"), false, false, script.EnqueueOne},
-		{"larger", job{payload: make([]byte, PlainBytes-rest+1)}.unique(t, "topic", "x"), false, false, script.Enqueue},
+		{"plain", job{}.unique(t, "topic", "x"), false, false, script.EnqueueNow},
+		{"due before", job{when: "1"}.unique(t, "topic", "x"), false, false, script.EnqueueNow},
+		{"later", job{when: "+5000"}.unique(t, "topic", "x"), false, false, script.EnqueueLater},
+		{"at a later time", job{when: "9000000000000"}.unique(t, "topic", "x"), false, false, script.EnqueueLater},
+		{"soon", job{when: "+500"}.unique(t, "topic", "x"), false, false, script.EnqueueLater},
+		{"expires after it is due", job{opts: record.Options{ExpireAt: 1}}.unique(t, "topic", "x"), false, false, script.EnqueueNow},
+		{"large", job{payload: make([]byte, 5000)}.unique(t, "topic", "x"), false, false, script.EnqueueNow},
 		{"named", job{}.store(t, "topic", "x"), false, false, script.Enqueue},
 		{"can expire before it is due", job{when: "+5000 +6000"}.unique(t, "topic", "x"), false, false, script.Enqueue},
 		{"keyed", job{opts: record.Options{Key: "k"}}.unique(t, "topic", "x"), false, false, script.EnqueueKeyed},
@@ -51,6 +54,7 @@ func TestPlainJobsHaveAScript(t *testing.T) {
 			t.Parallel()
 			redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
 				all := newCaller(rdb, redistest.Prefix(t))
+				all.tellTime(t)
 				list := []*Op{{Kind: c.o.Kind, Topic: c.o.Topic, ID: c.o.ID, Fresh: c.o.Fresh}}
 				if c.other {
 					list = append(list, job{}.unique(t, "topic", "y"))
@@ -67,20 +71,21 @@ func TestPlainJobsHaveAScript(t *testing.T) {
 				require.Equal(t, []string{fmt.Sprint(c.want.Name, " ", len(list))}, all.log.calls())
 				require.Equal(t, strings.Repeat("n", len(list)), lettersOf(list))
 				raw := rdb.HGet(t.Context(), script.NewKeys(all.Prefix, "topic").Pool, "x").Val()
-				require.Equal(t, record.Join(c.o.Fresh.Head, list[0].Now, c.o.Fresh.Tail), raw)
+				require.Equal(t, c.o.Fresh.at(list[0].EnqueuedAt), raw)
 			})
 		})
 	}
 }
 
-// If enqueue_one finds the ID or the number of the call, enqueue decides what that means.
+// If enqueue_later finds the ID or the number of the call, enqueue decides what that means.
 func TestPlainJobThatIsKnown(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ctx := t.Context()
 		c := newCaller(rdb, redistest.Prefix(t))
 		keys := script.NewKeys(c.Prefix, "topic")
-		both := []string{"enqueue_one 1", "enqueue 1"}
+		both := []string{"enqueue_later 1", "enqueue 1"}
+		c.tellTime(t)
 
 		first := job{when: "+60000"}.unique(t, "topic", "x")
 		require.NoError(t, c.do(ctx, first))
@@ -100,7 +105,8 @@ func TestPlainJobThatIsKnown(t *testing.T) {
 		redistest.InRoles(t, lossy)
 		defer func() { require.NoError(t, lossy.Close()) }()
 		c = newCaller(lossy, other.Prefix)
-		fault.Again(fmt.Sprint(script.EnqueueOne.Digest), func() {
+		c.tellTime(t)
+		fault.Again(fmt.Sprint(script.EnqueueLater.Digest), func() {
 			if err := other.do(ctx, &Op{Kind: Cancel, Topic: "topic", ID: "y"}); err != nil {
 				t.Error(err)
 			}
@@ -135,7 +141,7 @@ func (a around) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// enqueue_one is carried out and its reply lost. go-redis sends it again, and it answers that it
+// enqueue_later is carried out and its reply lost. go-redis sends it again, and it answers that it
 // knows the call. If enqueue is not sent then, the job is stored, and no error may deny that.
 func TestPlainJobThatIsKnownAndNotAskedFor(t *testing.T) {
 	t.Parallel()
@@ -166,7 +172,7 @@ func TestPlainJobThatIsKnownAndNotAskedFor(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				all := newCaller(rdb, redistest.Prefix(t))
-				fault := &redistest.Fault{What: fmt.Sprint(script.EnqueueOne.Digest), Lose: true}
+				fault := &redistest.Fault{What: fmt.Sprint(script.EnqueueLater.Digest), Lose: true}
 				if !c.lose { // another job has the ID
 					fault.What = "nothing"
 					require.NoError(t, all.do(ctx, job{}.store(t, "topic", "x")))
@@ -177,7 +183,9 @@ func TestPlainJobThatIsKnownAndNotAskedFor(t *testing.T) {
 					return c.call(ctx, cancel, own, func(ctx context.Context) error { return next(ctx, cmd) })
 				}})
 				o := job{when: "+60000"}.unique(t, "topic", "x")
-				err := newCaller(own, all.Prefix).do(ctx, o)
+				caller := newCaller(own, all.Prefix)
+				caller.tellTime(t)
+				err := caller.do(ctx, o)
 				require.ErrorIs(t, err, c.want)
 				require.Equal(t, c.lose, fault.Happened())
 				require.Equal(t, c.lose, isUnknown(err), err)
@@ -194,10 +202,11 @@ func TestClosedDuringACall(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ownClient(t)
 		loadScripts(t, rdb)
-		fault := &redistest.Fault{What: fmt.Sprint(script.EnqueueOne.Digest), Lose: true}
+		fault := &redistest.Fault{What: fmt.Sprint(script.EnqueueNow.Digest), Lose: true}
 		own := redis.NewClient(redistest.Faulty(rdb, fault))
 		fault.After = func() { _ = own.Close() } // Close says that a connection in use is closed
 		c := newCaller(own, redistest.Prefix(t))
+		c.tellTime(t)
 		err := c.do(t.Context(), job{}.unique(t, "topic", "x"))
 		require.ErrorIs(t, err, redis.ErrClosed)
 		require.True(t, isUnknown(err), err)
@@ -209,26 +218,59 @@ func TestClosedDuringACall(t *testing.T) {
 	})
 }
 
-// A copy of a call that arrives after later calls of its series does nothing.
-func TestPlainJobThatIsLate(t *testing.T) {
+// A copy of a call that arrives after later calls of its series does nothing. Neither does a call
+// whose guess is wrong, or whose ID has a record, and it leaves the receipt as it was.
+func TestPlainJobThatIsRefused(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
 		keys, series := script.NewKeys(redistest.Prefix(t), "topic"), script.NewSeries()
-		call := func(number, id string) string {
-			o := job{}.unique(t, "topic", id)
-			r, err := script.Caller{RDB: rdb}.Exec(t.Context(), script.EnqueueOne, keys, keys.Receipt(series.ID), 1,
-				number, id, o.Fresh.Head, o.Fresh.Tail, o.Fresh.When)
-			require.NoError(t, err)
-			require.WithinDuration(t, time.Now(), time.UnixMilli(r.Now()), time.Hour)
-			return r.Status()
-		}
-		for _, c := range []struct{ number, id, want string }{
-			{"9", "a", "ok"}, {"10", "b", "ok"}, {"9", "c", "known"}, {"10", "d", "known"}, {"8", "e", "known"},
-			{"11", "f", "ok"}, {"101", "g", "ok"}, {"99", "h", "known"}, {"100", "i", "known"}, {"102", "j", "ok"},
+		receipt := keys.Receipt(series.ID)
+		stored, sent := 0, map[string]int64{} // number and ID → time
+		for _, c := range []struct {
+			number, id string
+			ahead      int64 // of Redis's clock
+			want       string
+		}{
+			{"1000000009", "a", 0, "ok"}, {"1000000010", "b", 0, "ok"}, {"1000000009", "c", 0, "known"}, {"1000000010", "b", 0, "known"},
+			{"1000000011", "e", -5000, "known"}, {"1000000011", "f", 5000, "known"}, {"1000000011", "a", 0, "known"},
+			{"1000000011", "g", 0, "ok"}, {"1000000101", "h", 0, "ok"}, {"1000000099", "i", 0, "known"}, {"1000000102", "j", 0, "ok"},
 		} {
-			require.Equal(t, c.want, call(c.number, c.id), c.number)
-			require.Equal(t, c.want == "ok", rdb.HExists(t.Context(), keys.Pool, c.id).Val(), c.number)
+			o := job{when: "+60000"}.unique(t, "topic", c.id)
+			before := redistest.Dump(t, rdb, keys.Prefix())
+			told := rdb.Get(t.Context(), receipt).Val()
+			at := cmp.Or(sent[c.number+c.id], rdb.Time(t.Context()).Val().UnixMilli()+c.ahead)
+			sent[c.number+c.id] = at // a call that is sent again has the same words
+			r, err := script.Caller{RDB: rdb}.Exec(t.Context(), script.EnqueueLater, keys, receipt, 1,
+				c.number, c.id, o.Fresh.at(at), at, at+60_000)
+			require.NoError(t, err)
+			require.Equal(t, c.want, r.Status(), c.id)
+			require.WithinDuration(t, time.Now(), time.UnixMilli(r.Now()), time.Hour)
+			if c.want != "ok" {
+				require.Equal(t, before, redistest.Dump(t, rdb, keys.Prefix()))
+				require.Equal(t, told, rdb.Get(t.Context(), receipt).Val())
+				continue
+			}
+			stored++
+			require.Equal(t, o.Fresh.at(at), rdb.HGet(t.Context(), keys.Pool, c.id).Val())
+			require.EqualValues(t, at+60_000, rdb.ZScore(t.Context(), keys.Bucket, c.id).Val())
+			require.Equal(t, fmt.Sprint(stored), rdb.HGet(t.Context(), keys.Stats, "enqueued").Val())
 		}
-		require.Equal(t, "5", rdb.HGet(t.Context(), keys.Stats, "enqueued").Val())
+	})
+}
+
+// A guess that is wrong costs a second call, and the series goes on. Then the clock is not guessed
+// until replies agree again.
+func TestPlainJobWithAWrongGuess(t *testing.T) {
+	redistest.Bubble(t, func(t *testing.T, r *embedded.Redis, rdb *redis.Client) {
+		c := newCaller(rdb, "delayq")
+		c.tellTime(t)
+		for i, set := range []time.Duration{0, time.Hour, time.Hour} {
+			r.SetTime(time.Now().Add(set))
+			o := job{when: "+60000"}.unique(t, "topic", fmt.Sprint(i))
+			require.NoError(t, c.do(t.Context(), o))
+			require.Equal(t, byte(script.LetterStored), o.Letter)
+			require.Equal(t, time.Now().Add(set).UnixMilli(), o.Now)
+		}
+		require.Equal(t, []string{"enqueue_later 1", "enqueue_later 1", "enqueue 1", "enqueue 1"}, c.log.calls())
 	})
 }

@@ -25,6 +25,7 @@ type Op struct {
 	settled     bool     // the rest is the outcome, for the caller once its call has returned
 	Err         error    // why Redis has not said how the call has ended
 	Now         int64    // Redis's clock when it was carried out
+	EnqueuedAt  int64    // of an enqueue: the time in the record, Unix ms
 	Letter      byte     // what the script says of the job
 	Since       int64    // of a job that is dead and has the ID of an enqueue: when it was buried, Unix ms
 	Row         []string // of a get: the columns of the job
@@ -34,22 +35,20 @@ type Op struct {
 
 // Fresh is the job that an enqueue stores.
 type Fresh struct {
-	Nonce      record.Nonce
-	Head, Tail string // of the record
-	When       string // due time for the script, and what the job replaces
-	Opts       *record.Options
-	Replace    Replacing
-	Unique     bool // no other job has the ID, because it was generated
+	Nonce   record.Nonce
+	Draft   record.Draft
+	When    string // due time for the script, and what the job replaces
+	Opts    *record.Options
+	Replace Replacing
+	Unique  bool // no other job has the ID, because it was generated
+
+	stamp int64 // the time of enqueueing in the draft, if it is sent whole; else 0
 }
 
-// PlainBytes is the size up to which a record is plain: lua/prelude/sizes.lua notes larger ones.
-const PlainBytes = 2000
-
-// plain reports whether lua/enqueue_one.lua can store the job. An ID that the caller has named may
-// be that of another job, about which only lua/enqueue.lua can say something.
+// plain reports whether a script for a lone job can store the job. An ID that the caller has named
+// may be that of another job, about which only lua/enqueue.lua can say something.
 func (f *Fresh) plain() bool {
-	return f.Unique && f.Replace == ReplaceNone && f.Opts.Key == "" && !strings.Contains(f.When, " ") &&
-		len(f.Head)+record.StampLen+len(f.Tail) <= PlainBytes
+	return f.Unique && f.Replace == ReplaceNone && f.Opts.Key == "" && !strings.Contains(f.When, " ")
 }
 
 // A Move is what a reschedule changes.
@@ -89,5 +88,5 @@ func (o *Op) size() int {
 	if o.Fresh == nil {
 		return len(o.Reason)
 	}
-	return len(o.Fresh.Tail)
+	return len(o.Fresh.Draft)
 }

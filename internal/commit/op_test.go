@@ -131,7 +131,7 @@ func stage(t *testing.T, c *caller) {
 	require.NoError(t, c.do(t.Context(), buried))
 	require.EqualValues(t, script.LetterReady, buried.Letter)
 	keys, done := script.NewKeys(c.Prefix, "topic"), job{}.store(t, "topic", "done").Fresh
-	kept := record.Done{Attempt: 1}.Encode(nil) + record.Join(done.Head, 1, done.Tail)
+	kept := record.Done{Attempt: 1}.Encode(nil) + done.at(1)
 	require.NoError(t, c.Redis.HSet(t.Context(), keys.Results, "done", kept).Err())
 	require.NoError(t, c.Redis.ZAdd(t.Context(), keys.Done, redis.Z{Score: 1e13, Member: "done"}).Err())
 }

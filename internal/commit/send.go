@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"time"
 
 	"github.com/delayq/delayq/internal/script"
 )
@@ -15,7 +16,8 @@ type sending struct {
 	list   []*Op
 	series *script.Series // nil: the script writes nothing
 	number string         // of the call in its series
-	lone   bool           // the script is that for an operation alone
+	guess  guess          // of Redis's clock, of an enqueue
+	lone   loneWords      // of a script for an operation alone; zero: it is another script
 }
 
 // renewed follows the number of a call whose writes replicas confirm. If the call is sent again,
@@ -31,12 +33,11 @@ func (s *sending) prepare(g *Group, pool *script.SeriesPool) {
 			s.number += renewed
 		}
 	}
-	if lone := s.kind.lone; lone != nil && len(s.list) == 1 && pool.Kept == "" && g.all.Replicas == 0 {
-		if which := lone(s.list[0]); which != nil {
-			s.lone = true
-			s.fill(g, which, nil)
-			return
-		}
+	if s.kind == Enqueue && pool.Kept == "" { // a plan has the same words if it is sent again
+		s.guess = g.guess()
+	}
+	if s.kind.lone && len(s.list) == 1 && g.all.Replicas == 0 && s.fillLone(g) {
+		return
 	}
 	which := s.kind.Script
 	if s.kind.which != nil {
@@ -56,6 +57,9 @@ func (s *sending) fill(g *Group, which *script.Script, words []any) {
 		s.Add(&s.number)
 	}
 	s.Add(words...)
+	if s.kind == Enqueue {
+		s.guess.stampAll(s.list, wholeBytes)
+	}
 	for _, o := range s.list {
 		s.kind.job(&s.Call, o)
 	}
@@ -134,11 +138,12 @@ func (g *Group) send(ctx context.Context, pool *script.SeriesPool, list []*Op, c
 			pool.Put(s.series, err)
 		}
 	}()
+	sent := time.Now()
 	unconfirmed = g.call(ctx, confirm || all[0].kind == Enqueue, calls)
-	if one := all[0]; one.lone && one.Err == nil && one.Reply.Status() == script.StatusKnown {
-		// The same call in its series, of the script that knows all cases.
-		one.Renew()
-		one.fill(g, one.kind.Script, one.kind.words(g))
+	if pool.Kept == "" { // a plan can have the replies of an earlier time
+		g.learn(all, sent)
+	}
+	if all[0].refill(g) {
 		unconfirmed = g.call(ctx, true, calls)
 	}
 	answered = true
@@ -147,6 +152,16 @@ func (g *Group) send(ctx context.Context, pool *script.SeriesPool, list []*Op, c
 		g.read(ctx, s, unconfirmed)
 	}
 	return cmp.Or(failed, refused), unconfirmed
+}
+
+// learn reads Redis's clock from the replies to calls.
+func (g *Group) learn(all []*sending, sent time.Time) {
+	received := time.Now()
+	for _, s := range all {
+		if s.Err == nil && s.Reply.Now() > 0 {
+			g.clock.Read(s.Reply.Now(), sent, received)
+		}
+	}
 }
 
 // call makes calls at the same time. With confirm it waits for replicas, if the client does.
@@ -170,6 +185,9 @@ func (g *Group) read(ctx context.Context, s *sending, unconfirmed error) {
 		return
 	}
 	s.kind.read(g, s.list, s.Reply)
+	if s.lone.at != "" {
+		s.list[0].EnqueuedAt = s.list[0].Fresh.stamp
+	}
 	if s.kind == Enqueue && s.Reply.Text(4) == "+" {
 		g.Confirm(ctx)
 	}

@@ -1,6 +1,7 @@
 package hand
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -48,25 +49,37 @@ func (h *Hand) TrySend(replace bool, jobs []any) (script.Reply, error) {
 	return h.Run(which, append(words, jobs...)...)
 }
 
-// TryEnqueueOne and TrySendOne make the calls of a Client about one plain job: of the script for
-// that, and of the enqueue script if that does not know what to do.
-func (h *Hand) TryEnqueueOne(id, when string) (script.Reply, error) {
+// TryEnqueueLone makes the calls of a Client about one plain job: of the script for that, and of
+// the enqueue script if that does not know what to do.
+func (h *Hand) TryEnqueueLone(id, when string) (script.Reply, error) {
 	head, tail := h.Record(when, 0)
-	return h.TrySendOne([]any{id, head, tail, when})
+	return h.TrySendLone(id, head, tail, when)
 }
 
-func (h *Hand) TrySendOne(job []any) (script.Reply, error) {
+// TrySendLone is TryEnqueueLone with a record.
+func (h *Hand) TrySendLone(id, head, tail, when string) (script.Reply, error) {
+	now := h.RDB.Time(context.Background()).Val().UnixMilli()
 	number := h.Series.Next()
+	which := script.EnqueueNow
+	lone := []any{number, id, record.Join(head, now, tail), now}
+	due, err := strconv.ParseInt(when, 10, 64)
+	require.NoError(h.T, err)
+	if when[0] == '+' {
+		due += now
+	}
+	if due > now {
+		which, lone = script.EnqueueLater, append(lone, due)
+	}
 	words := []any{number, script.MaxTick.Milliseconds(), script.ControlChannel(h.Prefix()), h.Keys.Topic}
 	both := func() (script.Reply, error) {
-		r, err := h.Run(script.EnqueueOne, append([]any{number}, job...)...)
+		r, err := h.Run(which, lone...)
 		switch {
 		case err != nil:
 			return nil, err
 		case r.Status() != script.StatusKnown:
 			return script.Reply{r.Status(), r.Now(), r.Text(2), r.Text(3), r.Text(4)}, nil
 		}
-		return h.Run(script.Enqueue, append(words, job...)...)
+		return h.Run(script.Enqueue, append(words, id, head, tail, when)...)
 	}
 	r, err := both()
 	h.Last = both

@@ -59,7 +59,9 @@ func (one Held) LeaseEnd() int64 {
 
 // New makes a Hand for a topic.
 func New(t testing.TB, rdb redis.UniversalClient, prefix, topic string) *Hand {
-	return &Hand{T: t, RDB: rdb, Keys: script.NewKeys(prefix, topic), Series: script.NewSeries()}
+	h := &Hand{T: t, RDB: rdb, Keys: script.NewKeys(prefix, topic), Series: script.NewSeries()}
+	h.Series.Seq = 1_000_000_000 // the scripts for lone jobs need numbers of ten digits
+	return h
 }
 
 // Prefix is that of the Hand's keys.

@@ -31,8 +31,8 @@ import (
 // Later releases may write other versions. Whatever these add, the nonce, the version, the flags,
 // the time and, if the version is even, the key and the head start are where they are here.
 //
-// The script that enqueues inserts the time, because it is Redis's. It receives the head (up to the
-// array's first byte) and the tail (what follows the time).
+// The time is Redis's. The script that enqueues receives the head (up to the array's first byte)
+// and the tail (what follows the time), and inserts it. Or it receives all, with a guess.
 type Job struct {
 	Nonce      string
 	EnqueuedAt int64
@@ -95,10 +95,48 @@ var (
 	readers = sync.Pool{New: func() any { return new(bytes.Reader) }}
 )
 
+// A Draft is a record whose enqueue time can still be set. It has 0 until then.
+type Draft []byte
+
+// NewDraft encodes a job.
+func NewDraft(nonce Nonce, o *Options, payload []byte) (Draft, error) {
+	buf := buffers.Get().(*bytes.Buffer)
+	defer buffers.Put(buf)
+	if err := encode(buf, nonce, o, len(payload)); err != nil {
+		return nil, err
+	}
+	whole := make(Draft, 0, buf.Len()+len(payload))
+	return append(append(whole, buf.Bytes()...), payload...), nil
+}
+
+// Enqueue sets the enqueue time, in Unix ms.
+func (d Draft) Enqueue(at int64) {
+	for i := HeadLen + StampLen - 1; i > HeadLen; i-- {
+		d[i] = byte('0' + at%10)
+		at /= 10
+	}
+}
+
+// Head and Tail are the parts before and after the enqueue time.
+func (d Draft) Head() []byte { return d[:HeadLen] }
+func (d Draft) Tail() []byte { return d[HeadLen+StampLen:] }
+
 // Encode returns the head and the tail of a record. The script inserts the enqueue time.
 func Encode(nonce Nonce, o *Options, payload []byte) (head, tail string, err error) {
 	buf := buffers.Get().(*bytes.Buffer)
 	defer buffers.Put(buf)
+	if err := encode(buf, nonce, o, len(payload)); err != nil {
+		return "", "", err
+	}
+	var whole strings.Builder
+	whole.Grow(buf.Len() + len(payload))
+	whole.Write(buf.Bytes())
+	whole.Write(payload)
+	return whole.String()[:HeadLen], whole.String()[HeadLen+StampLen:], nil
+}
+
+// encode writes a record up to the bytes of its payload, with 0 as the enqueue time.
+func encode(buf *bytes.Buffer, nonce Nonce, o *Options, size int) error {
 	buf.Reset()
 	buf.Write(nonce[:])
 	version, fields := byte(Version), jobFields
@@ -123,18 +161,17 @@ func Encode(nonce Nonce, o *Options, payload []byte) (head, tail string, err err
 	enc.Reset(buf)
 	enc.UseCompactInts(true)
 	if err := enc.EncodeArrayLen(fields); err != nil {
-		return "", "", err
+		return err
 	}
+	buf.WriteString(noStamp)
 	if o.Key != "" {
 		o.encodeKey(buf)
 	}
-	if err := o.encode(enc, len(payload)); err != nil {
-		return "", "", err
-	}
-	buf.Write(payload)
-	whole := buf.String()
-	return whole[:HeadLen], whole[HeadLen:], nil
+	return o.encode(enc, size)
 }
+
+// noStamp is the enqueue time 0.
+const noStamp = "\xad0000000000000"
 
 // Join returns the record of a head and a tail, as enqueue.lua stores it.
 func Join(head string, enqueuedAt int64, tail string) string {

@@ -287,7 +287,7 @@ func firstKey(cmd redis.Cmder) string {
 func (c Caller) finish(ctx context.Context, call *Call) {
 	if call.Err == nil {
 		now := call.cmd.Val()
-		if _, plain := now.(int64); plain { // see lua/enqueue_one.lua
+		if _, plain := now.(int64); plain { // see lua/enqueue_later.lua
 			call.plain = [2]any{statusOK, now}
 			call.Reply = call.plain[:]
 		} else {

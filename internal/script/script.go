@@ -107,7 +107,8 @@ func (s *Script) readKeys(body string) {
 
 var (
 	Enqueue         = newScript("enqueue")
-	EnqueueOne      = newScript("enqueue_one")
+	EnqueueLater    = newScript("enqueue_later")
+	EnqueueNow      = newScript("enqueue_now")
 	EnqueueKeyed    = newScript("enqueue_keyed")
 	Replace         = newScript("replace")
 	Promote         = newScript("promote")
@@ -156,7 +157,7 @@ var (
 )
 
 var All = []*Script{
-	Enqueue, EnqueueOne, EnqueueKeyed, Replace, Promote, Watch, Ring, Take, Extend, Ack,
+	Enqueue, EnqueueLater, EnqueueNow, EnqueueKeyed, Replace, Promote, Watch, Ring, Take, Extend, Ack,
 	Again, Retry, Snooze, GiveBack, Bury, BuryWaiting, Cancel, Delete,
 	Reschedule, Revive, Get, Page, Inspect, ListKeys, Explain, Pause, Hold, Limits, SetPriority, KeyLimits, KeyHold, Unpark,
 	Prune, Survey, Check, Mend, Heartbeat, Chronicle, Audit, RemoveTopic, ScheduleSet, ScheduleRemove,
@@ -199,7 +200,7 @@ const (
 // Statuses of replies.
 const (
 	statusOK    = "ok"
-	StatusKnown = "known" // of lua/enqueue_one.lua: lua/enqueue.lua knows what to do
+	StatusKnown = "known" // of a script for a lone job: lua/enqueue.lua knows what to do
 )
 
 // Reply is the reply of a script: a status, the Redis clock in ms, and the values that the script's

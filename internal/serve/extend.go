@@ -95,7 +95,7 @@ func (t *Topic) extendAll(ctx context.Context, look bool) error {
 // that Redis's clock can show. So leases that are given later end later, and fences grow.
 func (t *Topic) extend(ctx context.Context, list []*run.Run) (rest []*run.Run, err error) {
 	sent := time.Now()
-	now, latest, sets := t.clock.earliest(sent), t.clock.Latest(sent), t.clock.setsBack()
+	now, latest, sets := t.clock.Earliest(sent), t.clock.Latest(sent), t.clock.SetsBack()
 	t.Mu.Lock()
 	end := t.owned.Propose(now, t.Server.Config.Lease.Milliseconds())
 	e := run.Extension{
@@ -138,7 +138,7 @@ func (t *Topic) askExtend(ctx context.Context, e run.Extension, asked []*run.Run
 	if err != nil {
 		return err
 	}
-	e.SetBacks = t.clock.setsBack()
+	e.SetBacks = t.clock.SetsBack()
 	letters := t.examine(ctx, reply.Text(2))
 	t.Mu.Lock()
 	defer t.Mu.Unlock()

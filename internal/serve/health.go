@@ -85,7 +85,7 @@ func (s *Server) Health() health {
 // topic that has any show. It can be too small by the travel time of a reply.
 func (s *Server) ClockOffset() (ahead time.Duration) {
 	for _, t := range s.Topics.all() {
-		if now := time.Now(); t.clock.known() {
+		if now := time.Now(); t.clock.Known() {
 			return t.clock.At(now).Sub(now)
 		}
 	}

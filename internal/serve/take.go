@@ -457,7 +457,7 @@ func (t *Topic) admitAll(r script.Reply, sent, replied time.Time) {
 	for i := range ids {
 		one, err := run.New(run.Taken{
 			Topic: t.Keys.Topic, ID: ids.Text(i), Record: records.Text(i), Attempts: tried.Text(i), Moved: moved.Text(i),
-			End: end, Until: until, SetBacks: t.clock.setsBack(), At: r.Now(), Defaults: &t.config.Defaults,
+			End: end, Until: until, SetBacks: t.clock.SetsBack(), At: r.Now(), Defaults: &t.config.Defaults,
 		})
 		if len(starts) > 0 { // not earlier than that by Redis's clock, which was read before the reply
 			one.From = replied.Add(time.Duration(starts.Number(i)) * time.Microsecond)

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/delayq/delayq/internal/fire"
+	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
@@ -30,7 +31,7 @@ type Topic struct {
 	config    TopicConfig
 	stay      stay
 	node      atomic.Pointer[Node] // that serves the topic
-	clock     Clock
+	clock     link.Clock
 	trouble   trouble
 	audited   int64 // takes at the last audit of restore, which alone uses it
 	Loops     topicLoops

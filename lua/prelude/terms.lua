@@ -5,22 +5,29 @@
 -- terms parses when a job that a call stores is due: Unix ms, or + and a delay in ms. A letter can
 -- precede it: r if the job replaces any job with its ID, d if it replaces only a dead one. After a
 -- space, the time at which the job expires can follow in the same form. It returns the due time,
--- whether the job could never run because it expires by then, and the letter.
-local function terms(words)
+-- whether the job could never run because it expires by then, the letter, and the time of
+-- enqueueing, from which delays count. That is at, if there is such a guess and it is at most 1,000
+-- ms ago, or up to 100 ms ahead for a job with a delay. Otherwise it is now.
+local function terms(words, at)
   local due, till, letter = tonumber(words), nil, ''
   if not due then
     letter, words, till = string.match(words, '^(%a?)(%+?%d+) ?(%+?%d*)$')
     due = tonumber(words) -- Lua reads "+5" as 5
   end
-  due = string.byte(words) == 43 and now + due or math.max(due, now)
+  local delayed = string.byte(words) == 43
+  local from = now
+  if at and at >= now - 1000 and at <= now + (delayed and due > 0 and 100 or 0) then
+    from = at
+  end
+  due = delayed and from + due or math.max(due, from)
   if not till or till == '' then
-    return due, false, letter
+    return due, false, letter, from
   end
   local ends = tonumber(till)
   if string.byte(till) == 43 then
-    ends = now + ends
+    ends = from + ends
   end
-  return due, due >= ends, letter
+  return due, due >= ends, letter, from
 end
 
 -- namesakes looks up which IDs have a record. For each it returns false if there is none, a string
@@ -36,7 +43,9 @@ local function namesakes(pool, sizes, ids, jobs, first, width)
   local found, at = {}, first
   for i, id in ipairs(ids) do
     found[i] = redis.call('HEXISTS', pool, id) == 1 and ''
-    if found[i] and redis.call('HSTRLEN', pool, id) == #jobs[at + 1] + 14 + #jobs[at + 2] then
+    local head, tail = jobs[at + 1], jobs[at + 2]
+    local bytes = #head + #tail + (tail == '' and 0 or 14)
+    if found[i] and redis.call('HSTRLEN', pool, id) == bytes then
       found[i] = redis.call('HGET', pool, id)
     end
     at = at + width

@@ -62,7 +62,7 @@ func TestInterruptedMoveSaysWhereTheJobIs(t *testing.T) {
 						if len(cmd.Args()) > 1 {
 							script = fmt.Sprint(cmd.Args()[1])
 						}
-						return slices.ContainsFunc([]string{"enqueue", "enqueue_one"}, func(name string) bool {
+						return slices.ContainsFunc([]string{"enqueue", "enqueue_later", "enqueue_now"}, func(name string) bool {
 							return digests[name] == script || strings.Contains(script, "-- "+name+": ")
 						})
 					}, cancel})

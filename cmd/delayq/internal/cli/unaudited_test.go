@@ -235,7 +235,7 @@ func TestMoveSaysWhereTheJobIsWithoutAudit(t *testing.T) {
 		quiet := w.dialer
 		w.dialer = func(c *connection) (redis.UniversalClient, error) {
 			rdb, err := quiet(c)
-			rdb.AddHook(&interruption{isScript("enqueue", "enqueue_one"), func() {
+			rdb.AddHook(&interruption{isScript("enqueue", "enqueue_later", "enqueue_now"), func() {
 				require.NoError(w, w.Client.Reschedule(context.Background(), "from", "other", delayq.ProcessIn(2*time.Hour)))
 			}})
 			return rdb, err
@@ -265,7 +265,7 @@ func isScript(names ...string) func(cmd redis.Cmder) bool {
 
 // A lost answer leaves open where a moved job is.
 func TestMoveWithoutAnswerSaysWhatIsUnknown(t *testing.T) {
-	for script, text := range map[string]string{"enqueue_one": "the job may be in both topics: ", "cancel": "the job may be in both topics: "} {
+	for script, text := range map[string]string{"enqueue": "the job may be in both topics: ", "cancel": "the job may be in both topics: "} {
 		t.Run(script, func(t *testing.T) {
 			inWorld(t, func(w *world) {
 				w.Enqueue("from", "job", delayq.ProcessIn(time.Hour))
