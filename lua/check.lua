@@ -37,7 +37,7 @@
 --                      checks that need no scan
 -- ARGV[2]   cursor     where the slice begins, 0 for the beginning. For a list: how many IDs to
 --                      skip at its tail
--- ARGV[3]   limit      about how many entries to read
+-- ARGV[3]   limit      about how much work to do: a simple command counts as 1
 -- ARGV[4]   most       the call reads no further entries after that many bytes
 -- ARGV[5]   repair     1 to repair, 0 to report only
 --
@@ -70,40 +70,46 @@ local limit, most = tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local keys, ids, whats, repaired, mended = {}, {}, {}, {}, 0
 
+local work = 0 -- what the call has done
+
 -- found notes one finding, and reports whether to repair it.
 local function found(key, id, what, can)
   local mend = can and repair == '1'
   local n = #keys + 1
   keys[n], ids[n], whats[n], repaired[n] = key, id, what, mend and 1 or 0
   mended = mended + repaired[n]
+  work = work + 8 * repaired[n]
   return mend
 end
 
 -- scan reads a slice of a key in steps, because Redis cannot limit the bytes of a scan. It calls
 -- each for every page of entries. step is the most entries that it reads before it checks their
--- size.
+-- size, and cost the work for each of them if nothing is wrong. Redis returns a small key as a
+-- whole.
 local looked, entries, read = 0, {}, 0 -- read: bytes that each has read beside the entries
-local function scan(command, key, step, each)
+local function scan(command, key, step, cost, each)
   local bytes = 0
   repeat
-    local page = redis.call(command, key, cursor, 'COUNT', math.min(step, limit))
+    local some = math.min(step, math.ceil((limit - work) / cost))
+    local page = redis.call(command, key, cursor, 'COUNT', some)
     cursor, entries = page[1], page[2]
-    looked = looked + #entries / 2
+    looked, work = looked + #entries / 2, work + 1 + cost * #entries / 2
     for i = 2, #entries, 2 do
       bytes = bytes + #entries[i]
     end
     each()
-  until cursor == '0' or looked >= limit or bytes + read >= most
+  until cursor == '0' or work >= limit or bytes + read >= most
 end
 
--- walk reads pages of IDs of a list, from its tail to its head.
+-- walk reads pages of IDs of a list, from its tail to its head. Four IDs are as much work as a
+-- command.
 local function walk(list)
   local passed, bytes, length = tonumber(cursor), 0, redis.call('LLEN', list)
   repeat
     local page = redis.call('LRANGE', list, -passed - 1000, -passed - 1)
     ids[#ids + 1] = page
     bytes, passed, looked = bytes + #table.concat(page), passed + #page, looked + #page
-  until passed >= length or looked >= limit or bytes >= most
+  until passed >= length or looked >= 4 * limit or bytes >= most
   cursor = passed < length and tostring(passed) or '0'
   return {length}
 end
@@ -147,35 +153,37 @@ if part == 'all' then
 elseif part == 'ready' or part == 'handoff' then
   lengths = walk(part == 'ready' and ready or handoff)
 else
-  -- How to scan a key, and how many entries to read before a check of their size. Entries with
-  -- payloads are read one by one if the largest size is unknown, and so are error logs.
+  -- How to scan a key, how many entries to read before a check of their size, and the work for
+  -- each of them. Entries with payloads are read one by one if the largest size is unknown, and so
+  -- are error logs.
   local known = tonumber(redis.pcall('HGET', sizes, 'largest') or 2000) or 2000
+  local few = math.max(1, math.min(50, math.floor(most / known)))
   local way = ({
-    pool = {'HSCAN', pool, math.max(1, math.floor(most / known)), records},
-    bucket = {'ZSCAN', bucket, 1000, function() places(bucket) end},
-    leases = {'ZSCAN', leases, 1000, function() places(leases) end},
-    dead = {'ZSCAN', dead, 1000, function() places(dead) end},
-    attempts = {'HSCAN', attempts, 1000, function() books(attempts, '^(%d+)$') end},
-    errors = {'HSCAN', errors, 1, function() books(errors) end}, -- any bytes are readable
-    moved = {'HSCAN', moved, 1000, function() books(moved, '^(%d+) %a%S* (%d+) (%d+) [01]$') end},
-    done = {'ZSCAN', done, 1000, kept},
-    results = {'HSCAN', results, 1, outcomes},
-    schedules = {'HSCAN', schedules, 1, definitions},
-    slots = {'ZSCAN', slots, 1000, function() rest(slots, 'ZREM') end},
-    waiting = {'ZSCAN', waiting, 1000, function() rest(waiting, 'ZREM') end},
-    fired = {'HSCAN', fired, 500, function() rest(fired, 'HDEL') end},
-    runs = {'HSCAN', runs, 500, function() rest(runs, 'HDEL') end},
-    turn = {'ZSCAN', turn, 1000, passes},
-    lane = {'ZSCAN', lane, math.max(1, math.floor(most / known)), lanes},
-    keyed = {'HSCAN', keyed, 1000, notes},
-    rules = {'HSCAN', rules, 1000, settings},
-    held = {'ZSCAN', held, 1000, function() holds(held) end},
-    parked = {'ZSCAN', parked, 1000, function() holds(parked) end},
-    holders = {'ZSCAN', holders, 500, running},
-    rates = {'ZSCAN', rates, 1000, tats},
-    blockers = {'ZSCAN', blockers, 500, blocks},
+    pool = {'HSCAN', pool, few, 3, records},
+    bucket = {'ZSCAN', bucket, 50, 2, function() places(bucket) end},
+    leases = {'ZSCAN', leases, 50, 2, function() places(leases) end},
+    dead = {'ZSCAN', dead, 50, 2, function() places(dead) end},
+    attempts = {'HSCAN', attempts, 50, 3, function() books(attempts, '^(%d+)$') end},
+    errors = {'HSCAN', errors, 1, 3, function() books(errors) end}, -- any bytes are readable
+    moved = {'HSCAN', moved, 50, 3, function() books(moved, '^(%d+) %a%S* (%d+) (%d+) [01]$') end},
+    done = {'ZSCAN', done, 50, 2, kept},
+    results = {'HSCAN', results, 1, 3, outcomes},
+    schedules = {'HSCAN', schedules, 1, 16, definitions},
+    slots = {'ZSCAN', slots, 50, 2, function() rest(slots, 'ZREM') end},
+    waiting = {'ZSCAN', waiting, 50, 2, function() rest(waiting, 'ZREM') end},
+    fired = {'HSCAN', fired, 50, 2, function() rest(fired, 'HDEL') end},
+    runs = {'HSCAN', runs, 50, 2, function() rest(runs, 'HDEL') end},
+    turn = {'ZSCAN', turn, 50, 1, passes},
+    lane = {'ZSCAN', lane, few, 6, lanes},
+    keyed = {'HSCAN', keyed, 50, 3, notes},
+    rules = {'HSCAN', rules, 50, 2, settings},
+    held = {'ZSCAN', held, 50, 1, function() holds(held) end},
+    parked = {'ZSCAN', parked, 50, 8, function() holds(parked) end},
+    holders = {'ZSCAN', holders, 50, 5, running},
+    rates = {'ZSCAN', rates, 50, 1, tats},
+    blockers = {'ZSCAN', blockers, 50, 5, blocks},
   })[part]
-  scan(way[1], way[2], way[3], way[4])
+  scan(unpack(way))
 end
 count(stats, 'mended', mended)
 return {'ok', now, cursor, looked, keys, ids, whats, repaired, lengths, nowhere}

@@ -18,12 +18,13 @@ import (
 )
 
 const (
-	SliceBytes   = 256 << 10 // about how many bytes of records and books one call reads
-	SliceLimit   = 1000      // maximum number of entries of a key that one call reads
-	WalkLimit    = 5000      // how many IDs of ready one call reads, if they are short
-	mostStrays   = 10_000    // how many jobs without a place are resolved together
-	mendLimit    = 100       // maximum number of jobs that one call repairs
-	mostFindings = 1000      // maximum number of findings in a report
+	SliceBytes   = 256 << 10             // about how many bytes of records and books one call reads
+	SliceWork    = 1000                  // about how much work one call does, in simple commands
+	WalkLimit    = walkShare * SliceWork // how many IDs of ready one call reads, if they are short
+	walkShare    = 4                     // IDs of ready that are as much work as a simple command
+	mostStrays   = 10_000                // how many jobs without a place are resolved together
+	mendLimit    = 100                   // maximum number of jobs that one call repairs
+	mostFindings = 1000                  // maximum number of findings in a report
 )
 
 // A Finding is one inconsistency of a topic. delayq.Finding describes its fields.
@@ -93,7 +94,7 @@ func New(scripts script.Caller, rdb redis.Cmdable, k *script.Keys, repair bool) 
 
 // Check checks the topic once.
 func (d *Doctor) Check(ctx context.Context) error {
-	_, sizes, err := d.slice(ctx, "all", "0", SliceLimit)
+	_, sizes, err := d.slice(ctx, "all", "0", SliceWork)
 	if err != nil {
 		return err
 	}
@@ -112,7 +113,7 @@ func (d *Doctor) Check(ctx context.Context) error {
 			continue
 		}
 		for cursor := "0"; ; {
-			if cursor, _, err = d.slice(ctx, d.keys.Name(key), cursor, SliceLimit); err != nil {
+			if cursor, _, err = d.slice(ctx, d.keys.Name(key), cursor, SliceWork); err != nil {
 				return err
 			}
 			if len(d.strays)+len(d.late) >= mostStrays || cursor == "0" {
@@ -252,7 +253,7 @@ func (d *Doctor) walk(ctx context.Context, see func(id string)) error {
 // longer, so it has a limit.
 func (d *Doctor) walkList(ctx context.Context, key string, see func(id string)) error {
 	for passed, most := int64(0), int64(0); ; {
-		r, err := d.ask(ctx, WalkLimit, d.keys.Name(key), passed, WalkLimit, SliceBytes, 0)
+		r, err := d.ask(ctx, WalkLimit, d.keys.Name(key), passed, WalkLimit/walkShare, SliceBytes, 0)
 		if err != nil {
 			return err
 		}

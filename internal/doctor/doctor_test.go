@@ -194,10 +194,10 @@ func TestCheckReadsLargeValuesByTheBytes(t *testing.T) {
 		d := New(script.Caller{RDB: rdb}, rdb, h.Keys, false)
 		seen, calls := int64(0), 0
 		for cursor := "0"; calls == 0 || cursor != "0"; calls++ {
-			r, err := d.ask(ctx, 1, h.Keys.Name(key), cursor, SliceLimit, SliceBytes, 0)
+			r, err := d.ask(ctx, 1, h.Keys.Name(key), cursor, SliceWork, SliceBytes, 0)
 			require.NoError(t, err)
 			cursor = r.Text(2)
-			require.LessOrEqual(t, r.Number(3), int64(SliceLimit+SliceBytes/2000))
+			require.LessOrEqual(t, r.Number(3), int64(SliceWork+SliceBytes/2000))
 			seen += r.Number(3)
 		}
 		require.GreaterOrEqual(t, seen, int64(n))

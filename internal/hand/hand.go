@@ -96,7 +96,7 @@ func (h *Hand) Promote() (moved, reclaimed int) {
 		r, err := h.TryPromote(1000, 1)
 		require.NoError(h.T, err)
 		moved, reclaimed = moved+int(r.Number(2)), reclaimed+int(r.Number(3))
-		if max(r.Number(2), r.Number(3)) < 1000 {
+		if r.Number(2) < 1000 && (r.Number(3) == 0 || r.Number(4) != 0) {
 			return moved, reclaimed
 		}
 	}

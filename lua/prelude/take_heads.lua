@@ -117,11 +117,11 @@ local function heads(want)
       end
       if held_till[i] and (tonumber(held_till[i]) or 0) > now then
         stopped[#stopped + 1] = key
-        looked = looked + 1
+        looked = looked + 3 -- as much work as that many IDs, here and below
       elseif seat and not parked_till[i] then
         seats[#seats + 1], seats[#seats + 2] = text_of(seat), key
         served[#served + 1] = was[i] and key or nil
-        first_seat, looked = math.min(first_seat, seat), looked + 1
+        first_seat, looked = math.min(first_seat, seat), looked + 4
       else
         local r = by_key and key ~= '' and (running > 0 or period > 0)
           and ration(key, running, period, size) or nil
@@ -152,7 +152,7 @@ local function heads(want)
             score = math.min(lag or score, score)
             behind[#behind + 1], behind[#behind + 2] = text_of(score), key
           end
-          looked = looked + 1
+          looked = looked + 13
         end
       end
     end
