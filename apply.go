@@ -134,7 +134,7 @@ func OnProgress(f func(Applied)) ApplyOption {
 type Applied struct {
 	Matched  int64 // jobs that matched the query and have one of the outcomes below
 	Done     int64 // jobs that were changed
-	Skipped  int64 // jobs that had moved on when their turn came, and are unchanged
+	Skipped  int64 // jobs that had moved on when their turn came, or that have lost their record
 	Failed   int64 // jobs whose outcome is unknown, or that would expire by their new due time
 	Examined int64 // entries that were looked at: see [Page.Examined]
 
@@ -149,22 +149,24 @@ const (
 )
 
 // Apply acts on all jobs that a query selects, from Query.Cursor on, step by step: it reads a page
-// of jobs as [Inspector.Jobs] does, and changes them in one call of a script. That script looks at
-// each job again. If the job is not in the state any more, or if its due time, its time of burial
-// or the time until which it is kept is another one, it is skipped. So a job that a server has
-// taken in the meantime is not hit by an Apply to ready jobs. A filter such as Query.Headers or
-// Query.Error is not evaluated again. Jobs that enter the state while Apply runs may be found or
-// not. So a job that has left the state and has come back may be changed again, for example one
-// that has failed and backs off after [RunNow]. Only [Revive] leaves out all jobs that were
-// buried after the Apply began, so that it ends even if all revived jobs die again.
+// of jobs as [Inspector.Jobs] does, and changes them in one call of a script. While scheduled, dead
+// or done jobs are changed, it reads the next page, and without [OnProgress] it sends the call for
+// that one too. With a [Pace] it does neither. The script looks at each job again. If the job is
+// not in the state any more, or if its due time, its time of burial or the time until which it is
+// kept is another one, it is skipped. So a job that a server has taken in the meantime is not hit
+// by an Apply to ready jobs. A filter such as Query.Headers or Query.Error is not evaluated again.
+// Jobs that enter the state while Apply runs may be found or not. So a job that has left the state
+// and has come back may be changed again, for example one that has failed and backs off after
+// [RunNow]. Only [Revive] leaves out all jobs that were buried after the Apply began, so that it
+// ends even if all revived jobs die again.
 //
 // Query.Limit is the size of a step. Default and maximum: 500; larger values count as 500.
 //
 // Apply returns what it has done, also along with an error. It ends early when ctx is done, when a
 // call fails, or at [AtMost]. Then [Applied.Next] is the place to continue from: put it into
-// Query.Cursor of the same query. The jobs of a step that was cut off are looked at again then, so
-// none is left out. If only single jobs failed, Apply goes on to the end, and the error joins those
-// of [Applied.Errs].
+// Query.Cursor of the same query. The jobs of a step that was cut off, and of one that was sent
+// after it, are looked at again then, so none is left out. If only single jobs failed, Apply goes
+// on to the end, and the error joins those of [Applied.Errs].
 //
 // Errors: [ErrInvalid] if an argument is invalid or the action does not fit the state, [ErrCursor],
 // [ErrUnknownOutcome] after a call that Redis did not answer, [ErrNotAudited], the error of the
@@ -174,7 +176,8 @@ const (
 // number of changed jobs.
 //
 // Cost: for each 500 jobs a page and one call of O(500 × log(jobs of the topic)). Ready jobs take
-// one call for each 100 jobs. Apply holds the jobs of one page in memory.
+// one call for each 100 jobs. Apply holds the jobs of three pages in memory. It reads neither
+// records nor errors of scheduled, dead and done jobs unless a filter needs them.
 func (c *Client) Apply(ctx context.Context, q Query, a Action, opts ...ApplyOption) (*Applied, error) {
 	ctx, end := c.begin(ctx, CallEvent{Name: "apply", Topic: q.Topic})
 	r := &application{client: c, query: q, action: a, sum: Applied{Next: q.Cursor}}
@@ -253,6 +256,9 @@ func (r *application) prepare(ctx context.Context, opts []ApplyOption) error {
 			r.opts.refuse("Spread(%v): would end after %v", r.opts.spread, msTime(maxDueMS).UTC())
 		}
 	}
+	if r.query.Offset != 0 {
+		r.opts.refuse("offset %d: Apply begins at Query.Cursor", r.query.Offset)
+	}
 	limit := r.query.Limit
 	filled, err := r.query.filled()
 	if r.query = filled; limit == 0 || limit > applyJobs {
@@ -261,101 +267,8 @@ func (r *application) prepare(ctx context.Context, opts []ApplyOption) error {
 	return errors.Join(append(errs, invalid(r.opts.errs), err)...)
 }
 
-// count counts the jobs that match, for a DryRun.
-func (r *application) count(ctx context.Context) error {
-	reader, q, most := r.client.inspector(), r.query, r.opts.most
-	if q.Cursor == "" && most == 0 && !q.filtered() {
-		n, _, err := reader.Count(ctx, q)
-		r.sum.Matched = n
-		return err
-	}
-	for {
-		if err := context.Cause(ctx); err != nil {
-			return err
-		}
-		q.Limit, q.Cursor = maxLimit, r.sum.Next
-		if most > 0 {
-			q.Limit = int(min(maxLimit, most-r.sum.Matched))
-		}
-		page, err := reader.Jobs(ctx, q)
-		if err != nil {
-			return err
-		}
-		r.sum.Matched += int64(len(page.Jobs))
-		r.sum.Examined += int64(page.Examined)
-		r.sum.Next = page.Next
-		r.report()
-		if page.Next == "" || most > 0 && r.sum.Matched >= most {
-			return nil
-		}
-	}
-}
-
-// run acts on page after page.
-func (r *application) run(ctx context.Context) error {
-	reader, q := r.client.inspector(), r.query
-	var began time.Time // of the last step
-	var acted int64     // before it
-	for {
-		if err := r.wait(ctx, began, r.acted()-acted); err != nil {
-			return err
-		}
-		q.Limit, q.Cursor = r.query.Limit, r.sum.Next
-		if r.opts.pace > 0 {
-			q.Limit = min(q.Limit, max(1, r.opts.pace/10))
-		}
-		if r.opts.most > 0 {
-			q.Limit = int(min(int64(q.Limit), r.opts.most-r.sum.Done-r.sum.Failed))
-		}
-		page, err := reader.Jobs(ctx, q)
-		if err != nil {
-			return err
-		}
-		r.sum.Examined += int64(page.Examined)
-		began = time.Now()
-		acted = r.acted()
-		if err = r.step(ctx, page); err == nil {
-			r.sum.Next = page.Next
-			if r.over {
-				r.sum.Next = ""
-			}
-		}
-		r.report()
-		if err != nil || r.sum.Next == "" || r.opts.most > 0 && r.sum.Done+r.sum.Failed >= r.opts.most {
-			return err
-		}
-	}
-}
-
-// acted returns the number of jobs that have an outcome.
-func (r *application) acted() int64 { return r.sum.Done + r.sum.Skipped + r.sum.Failed }
-
-// wait waits until Pace allows another step after one that began then and acted on so many jobs.
-// What a slow step or a long search has left unused is not made up for. wait returns the cause if
-// ctx is done.
-func (r *application) wait(ctx context.Context, began time.Time, acted int64) error {
-	if r.opts.pace > 0 {
-		timer := time.NewTimer(time.Until(began.Add(time.Duration(float64(acted) / float64(r.opts.pace) * float64(time.Second)))))
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-	}
-	return context.Cause(ctx)
-}
-
-// report calls OnProgress.
-func (r *application) report() {
-	if r.opts.progress != nil {
-		sum := r.sum
-		sum.Errs = slices.Clone(sum.Errs)
-		r.opts.progress(sum)
-	}
-}
-
-// step acts on the jobs of a page. It returns an error if the next page must not be read.
-func (r *application) step(ctx context.Context, page *Page) (stop error) {
+// begin sends what is to be done with the jobs of a page.
+func (r *application) begin(ctx context.Context, page *Page) *step {
 	if r.began.IsZero() {
 		r.began = page.At
 		r.base = r.due.Due(page.At.UnixMilli())
@@ -366,22 +279,39 @@ func (r *application) step(ctx context.Context, page *Page) (stop error) {
 			list = append(list, o)
 		}
 	}
+	s := &step{page: page, jobs: len(list), over: r.over}
 	if len(list) == 0 {
-		return nil
+		return s
 	}
-	b := r.client.newBatch(ctx, list[0].Kind, len(list), func(_ int, o *commit.Op) error {
+	s.batch = r.client.newBatch(ctx, list[0].Kind, len(list), func(_ int, o *commit.Op) error {
 		err := outcomeOf(o, o.Err)
-		if over := r.settled(err); stop == nil {
-			stop = over
+		if over := r.settled(err); s.stop == nil {
+			s.stop = over
 		}
 		return err
 	})
-	defer b.Close()
+	s.batch.Detach()
 	for i, o := range list {
-		b.Put(i, o)
+		s.batch.Put(i, o)
 	}
-	_ = b.Finish() // joins the errors of the jobs, which settled has seen
-	return stop
+	s.batch.Send()
+	return s
+}
+
+// finish waits until a step has ended, and counts its outcomes.
+func (r *application) finish(s *step) {
+	r.sum.Examined += int64(s.page.Examined)
+	if s.batch != nil {
+		defer s.batch.Close()
+		_ = s.batch.Finish() // joins the errors of the jobs, which settled has seen
+	}
+}
+
+// close waits until nothing of a step is on its way.
+func (s *step) close() {
+	if s.batch != nil {
+		s.batch.Close()
+	}
 }
 
 // operation returns the operation about a job of a page, or nil if there is nothing to do.

@@ -255,6 +255,35 @@ func ExampleInspector_Jobs() {
 	// third
 }
 
+// The third page of a list, however long it is.
+func ExampleInspector_Jobs_number() {
+	rdb, end := openRedis()
+	defer end()
+	ctx := context.Background()
+	client := delayq.NewClient(rdb)
+	for n := range 8 {
+		if _, err := client.Enqueue(ctx, "mail", fmt.Sprint("mail-", n), nil); err != nil {
+			log.Fatal(err)
+		}
+	}
+
+	const rows, number = 3, 3
+	page, err := delayq.NewInspector(rdb).Jobs(ctx, delayq.Query{
+		Topic: "mail", State: delayq.StateReady, Limit: rows, Offset: (number - 1) * rows,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, info := range page.Jobs {
+		fmt.Println(info.ID)
+	}
+	fmt.Println("page", number, "of", (page.Total+rows-1)/rows)
+	// Output:
+	// mail-6
+	// mail-7
+	// page 3 of 3
+}
+
 func ExampleInspector_All() {
 	rdb, end := openRedis()
 	defer end()

@@ -3,6 +3,7 @@ package delayq
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,6 +40,7 @@ type walk struct {
 	cut       int    // bytes of each record that the script returns, -1 for all
 
 	place []string // from which it goes on; nil: from the beginning
+	brief bool     // entries are not looked up: their jobs have only their places
 	ended bool
 	page  *Page           // what has been read
 	seen  map[string]bool // IDs of the page
@@ -47,6 +49,16 @@ type walk struct {
 	pending  []string // running jobs to look at
 	scanning bool     // pending does not hold all running jobs: ZSCAN returns more
 	scan     string   // the next cursor of ZSCAN; "": there is none
+}
+
+// shorten makes the walk read only where jobs are, if no filter needs more and entries without a
+// record are rare.
+func (w *walk) shorten() {
+	q := *w.q
+	q.IDPrefix = "" // the script compares it
+	if q.indexed() && !q.filtered() {
+		w.brief, w.largest = true, -1
+	}
 }
 
 // fill reads a page.
@@ -93,6 +105,9 @@ func (w *walk) step(ctx context.Context) error {
 const (
 	partReady = "ready"
 	partLanes = "lanes"
+
+	// skipped is the first word of the place of an Offset, which follows.
+	skipped = "skip"
 )
 
 // part returns what the next call walks through, and from where. Of ready jobs those in ready come
@@ -105,8 +120,8 @@ func (w *walk) part() (which string, place []string) {
 	switch {
 	case len(w.place) > 0 && (w.place[0] == partLanes || w.place[0] == partReady):
 		return w.place[0], w.place[1:]
-	case len(w.place) == 0 && (w.q.Latest || w.q.Key != ""):
-		return partLanes, nil
+	case (len(w.place) == 0 || w.place[0] == skipped) && (w.q.Latest || w.q.Key != ""):
+		return partLanes, w.place
 	}
 	return partReady, w.place
 }
@@ -243,7 +258,7 @@ func (w *walk) described(id string, at func(column int) string, size int64) (inf
 	if partial {
 		value = "-" // a record that cannot be read
 	}
-	info = readJobInfo(w.q.Topic, id, w.cut, func(column int) string {
+	column := func(column int) string {
 		switch state := w.q.State; {
 		case column == script.ColumnRecord && state != StateDone, column == script.ColumnResult && state == StateDone:
 			return value
@@ -260,7 +275,16 @@ func (w *walk) described(id string, at func(column int) string, size int64) (inf
 			return at(columnScore)
 		}
 		return ""
-	})
+	}
+	if w.brief {
+		info = &JobInfo{Job: Job{Topic: w.q.Topic, ID: id}, State: w.q.State}
+		info.placed(0, column)
+		if info.State == StateDone {
+			info.KeptUntil = scoreTime(at(columnScore))
+		}
+		return info, true
+	}
+	info = readJobInfo(w.q.Topic, id, w.cut, column)
 	switch {
 	case info == nil:
 		return nil, true
@@ -338,9 +362,11 @@ func (w *walk) scanRunning(ctx context.Context, about int) error {
 // and sorts them. What ZSCAN returns includes every ID that is there all the time.
 func (w *walk) beginRunning(ctx context.Context) error {
 	w.begun = true
-	after, place := "", w.place
+	after, place, offset := "", w.place, 0
 	switch {
 	case len(place) == 0:
+	case place[0] == skipped:
+		offset = int(min(w.q.Offset, math.MaxInt))
 	case place[0] == scanned && len(place) > 1:
 		w.scanning, w.scan, w.pending = true, place[1], place[2:]
 		return nil
@@ -359,6 +385,9 @@ func (w *walk) beginRunning(ctx context.Context) error {
 			}
 			if after == "" && w.page.Total > snapshotJobs {
 				w.scanning, w.scan, w.pending = true, "0", nil
+				if offset > 0 {
+					return invalid([]error{fmt.Errorf("offset %d: more than %d jobs are running, which have no order", offset, snapshotJobs)})
+				}
 				return nil
 			}
 		}
@@ -380,5 +409,6 @@ func (w *walk) beginRunning(ctx context.Context) error {
 	if w.q.Latest {
 		slices.Reverse(w.pending)
 	}
+	w.pending = w.pending[min(offset, len(w.pending)):]
 	return nil
 }

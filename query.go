@@ -12,6 +12,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -48,6 +49,10 @@ type Query struct {
 	Limit  int    // most jobs of a page. Default: 100. Range: 1 to 1,000
 	Budget int    // most jobs that a call looks at. Default: 5,000. Range: 1 to 50,000
 	Cursor Cursor // Page.Next of the page before; empty: the first page
+
+	// Offset is how many entries of the order a page without a Cursor skips: see Inspector.Jobs.
+	// With a Cursor it has no effect. Default: 0. Without filters only.
+	Offset int64
 }
 
 // Bounds of a Query.
@@ -56,6 +61,7 @@ const (
 	maxLimit      = listJobs
 	defaultBudget = 5_000
 	maxBudget     = 50_000
+	maxOffset     = 1 << 40
 	maxNeedle     = 1 << 10 // bytes of Error and Payload
 )
 
@@ -108,6 +114,12 @@ func (q Query) filled() (Query, error) {
 	}
 	if !q.From.IsZero() && !q.To.IsZero() && !q.From.Before(q.To) {
 		complain("From(%v): must be before To(%v)", q.From, q.To)
+	}
+	switch {
+	case q.Offset < 0 || q.Offset > maxOffset:
+		complain("offset %d: must be from 0 to %d", q.Offset, int64(maxOffset))
+	case q.Offset > 0 && q.filtered():
+		complain("offset %d: no index counts what a filter selects; use a cursor", q.Offset)
 	}
 	if q.MinAttempt < 0 {
 		complain("min attempt %d: must be at least 0", q.MinAttempt)
@@ -230,6 +242,14 @@ func (q *Query) admits(info *JobInfo) bool {
 // Of more than 10,000 running jobs, one can appear twice if their number falls to a tenth, and some
 // can be missing if the pages are read from different replicas or a failover comes between them.
 //
+// Query.Offset jumps to a page by its number: page n begins at (n - 1) × Limit. It counts from the
+// beginning of the order, or with Latest from its end, and from From to To only. For ready jobs it
+// counts the entries of ready and of lane, so also those that cancelled jobs have left behind. The
+// place holds at the time of the call. Jobs that come and go in front of it shift it, so two pages
+// that were both found by Offset can have a job twice, and can leave one out. The Cursor of such a
+// page keeps the promises above. An Offset behind the last entry is a page without jobs. More than
+// 10,000 running jobs have no order, and an Offset there is [ErrInvalid].
+//
 // Pages have no payloads. The records of jobs are read up to 16 KiB, and no further than to the
 // payload. Of a larger record only the size is read, unless Headers, Payload, or From and To of
 // ready and running jobs need it: see [JobInfo.Partial]. [Inspector.Job] and [Client.Get] read the
@@ -239,14 +259,23 @@ func (q *Query) admits(info *JobInfo) bool {
 // loses the jobs of the page; the query can be repeated with the same cursor.
 //
 // Cost: without a filter, one call to Redis, of O(log² n + Limit); of ready O(n / 100) more, which
-// are 0.1 ms for a million jobs. Jobs with more than 1 KiB of headers cost further calls. Each call
-// looks at up to 1,000 entries and reads about 1 MiB of records and errors, or one job. Finding the
-// place in ready again takes a look at 1,025 more IDs. With filters there are at least Budget /
-// 1,000 calls, if few jobs match, and one call for each MiB of records. Running jobs cost one more
-// call for each 1,000 of them.
+// are 0.1 ms for a million jobs. An Offset costs no more than a Cursor. Jobs with more than 1 KiB
+// of headers cost further calls. Each call looks at up to 1,000 entries and reads about 1 MiB of
+// records and errors, or one job. Finding the place in ready again takes a look at 1,025 more IDs.
+// With filters there are at least Budget / 1,000 calls, if few jobs match, and one call for each
+// MiB of records. Running jobs cost one more call for each 1,000 of them.
 func (i *Inspector) Jobs(ctx context.Context, q Query) (*Page, error) {
+	return i.jobs(ctx, q, false)
+}
+
+// jobs reads a page. brief: its jobs have only what says where they are, if that spares reading
+// their records.
+func (i *Inspector) jobs(ctx context.Context, q Query, brief bool) (*Page, error) {
 	w, err := i.newWalk(ctx, q)
 	if err == nil {
+		if brief {
+			w.shorten()
+		}
 		err = w.fill(ctx)
 	}
 	if err != nil {
@@ -285,14 +314,14 @@ func (i *Inspector) All(ctx context.Context, q Query) iter.Seq2[*JobInfo, error]
 	}
 }
 
-// Count returns the number of jobs that a query selects. It ignores Limit and Cursor. If exact is
-// false, the Budget ended the count, and there may be more.
+// Count returns the number of jobs that a query selects. It ignores Limit, Offset and Cursor. If
+// exact is false, the Budget ended the count, and there may be more.
 //
 // Without filters, Redis knows the number, and a call of O(log n) returns it. It then counts an ID
 // that Redis lost the record of too. With filters, Count looks at the jobs as [Inspector.Jobs]
 // does, at the same cost.
 func (i *Inspector) Count(ctx context.Context, q Query) (n int64, exact bool, err error) {
-	q.Limit, q.Cursor = maxLimit, ""
+	q.Limit, q.Offset, q.Cursor = maxLimit, 0, ""
 	w, err := i.newWalk(ctx, q)
 	if err == nil && !w.q.filtered() {
 		if err = w.count(ctx); err == nil {
@@ -334,6 +363,8 @@ func (i *Inspector) newWalk(ctx context.Context, q Query) (*walk, error) {
 		if w.place, err = q.Cursor.decode(w.id()); err != nil {
 			return nil, err
 		}
+	} else if q.Offset > 0 {
+		w.place = []string{skipped, strconv.FormatInt(q.Offset, 10)}
 	}
 	return w, nil
 }

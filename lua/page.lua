@@ -23,7 +23,9 @@
 -- ARGV[4]    want      how many jobs to return at most
 -- ARGV[5]    bytes     how many bytes of records, errors and results to read at most; always at
 --                      least one job
--- ARGV[6]    most      the record of a job is read if it has at most that many bytes
+-- ARGV[6]    most      the record of a job is read if it has at most that many bytes. -1: neither
+--                      records nor attempts, errors and places are read, and an entry without a
+--                      record counts as a job
 -- ARGV[7]    cut       how many bytes of each record to return, -1 for all
 -- ARGV[8]    from      the lowest score, -inf for all; for scheduled, dead and done. For lanes, the
 --                      bound of the first entry, as ZRANGEBYLEX has it
@@ -33,14 +35,15 @@
 -- ARGV[11]   finished  only jobs with at least that many finished attempts
 -- ARGV[12]   failed    1: only jobs with an error log
 -- ARGV[13]   needles   how many of the words are texts that a record must contain
--- ARGV[14..] words     the needles, and then the place from which the walk goes on; none: from its
---                      beginning
+-- ARGV[14..] words     the needles, and then the place from which the walk goes on, or skip and how
+--                      many entries to skip; none: from its beginning
 --
 -- A place consists of texts that this script has returned. In a zset it is the score and the ID of
 -- the last entry that was looked at: the walk goes on behind them, even if that entry is gone. In
 -- ready it is what prelude/page_ready.lua says. If it cannot be found again there, the reply is
 -- 'lost'. In lane it is the last entry that was looked at, in the reply with the word lanes in
--- front. For ids it is a cursor of ZSCAN.
+-- front. For ids it is a cursor of ZSCAN. Entries are skipped by their rank. If ready or lane has
+-- fewer, the rest is skipped in the other one: ready comes first, or lane backward.
 --
 -- Returns {'ok', now, total, looked, ended, place, ids, scores, values, attempts, errors, moved,
 -- lengths, next, places}. total is the number of jobs in that state, and in a zset between from and
@@ -50,7 +53,7 @@
 -- ready jobs goes on when this one has ended: lanes after ready, the other way round backward, or
 -- empty. A walk through all lanes that are empty goes through ready. places are those in keyed.
 -- With ids, ids is the last value. The other reply is {'lost', now}.
--- Cost: O(log² N + look), and for ready O(N / 100) more to find the place.
+-- Cost: O(log² N + look), and for ready O(N / 100) more to find the place or to skip.
 -- Uses: now place
 local pool, bucket, ready, leases, dead, done = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local attempts, errors, moved, results = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
@@ -62,10 +65,24 @@ local failed, needles = ARGV[12], tonumber(ARGV[13])
 local words, first = ARGV, 14
 
 local at = first + needles -- of the place in words
-local begun = not words[at]
+local begun, skip = not words[at], nil
+if words[at] == 'skip' then
+  begun, skip = true, tonumber(words[at + 1])
+end
 local laned_jobs = (walk == 'ready' or walk == 'lanes') and redis.call('EXISTS', lane) == 1
 if walk == 'lanes' and begun and from == '-' and not laned_jobs then
   walk = 'ready'
+end
+if skip and laned_jobs and walk == 'ready' and backward ~= '1' then
+  local before = redis.call('LLEN', ready)
+  if skip >= before then
+    walk, skip = 'lanes', skip - before
+  end
+elseif skip and walk == 'lanes' and backward == '1' then
+  local before = redis.call('ZCARD', lane)
+  if skip >= before then
+    walk, skip = 'ready', skip - before
+  end
 end
 
 if walk == 'ids' then
@@ -102,7 +119,8 @@ elseif walk == 'ready' then
   total = unstarted()
   local length = redis.call('LLEN', ready)
   if begun then
-    position = backward == '1' and length or 0
+    position = math.min(skip or 0, length)
+    position = backward == '1' and length - position or position
   else
     position = found()
   end
@@ -121,7 +139,11 @@ elseif walk == 'ready' then
   end
 elseif walk == 'lanes' then
   total = unstarted()
-  if backward == '1' then
+  if skip and backward == '1' then
+    laned = redis.call('ZRANGE', lane, skip, skip + look - 1, 'REV')
+  elseif skip then
+    laned = redis.call('ZRANGE', lane, skip, skip + look - 1)
+  elseif backward == '1' then
     to = begun and to or '(' .. words[at]
     laned = redis.call('ZREVRANGEBYLEX', lane, to, from, 'LIMIT', 0, look)
   else
@@ -139,11 +161,13 @@ else
   local high = redis.call('ZCOUNT', index, '-inf', '(' .. to)
   total = math.max(0, high - low)
   if backward == '1' then
-    high = begun and high or math.min(high, passed(index, words[at], words[at + 1], false))
+    high = begun and math.max(low, high - (skip or 0))
+      or math.min(high, passed(index, words[at], words[at + 1], false))
     ended = high - look <= low
     low = math.max(low, high - look)
   else
-    low = begun and low or math.max(low, passed(index, words[at], words[at + 1], true))
+    low = begun and low + (skip or 0)
+      or math.max(low, passed(index, words[at], words[at + 1], true))
     ended = low + look >= high
     high = math.min(high, low + look)
   end
@@ -179,10 +203,13 @@ end
 
 -- books returns what a hash has of the jobs.
 local function books(name)
-  return #ids > 0 and walk ~= 'done' and redis.call('HMGET', name, unpack(ids)) or {}
+  if #ids == 0 or walk == 'done' or most < 0 and name ~= moved or redis.call('HLEN', name) == 0 then
+    return {}
+  end
+  return redis.call('HMGET', name, unpack(ids))
 end
 
-local places = #ids > 0 and redis.pcall('HMGET', keyed, unpack(ids)) or {}
+local places = #ids > 0 and most >= 0 and redis.pcall('HMGET', keyed, unpack(ids)) or {}
 places = places.err and {} or places -- one of a wrong type has none
 
 local next = ''

@@ -49,6 +49,10 @@ func (c *Groups) NewBatch(ctx context.Context, k *Kind, jobs int, report func(in
 	return &Batch{kind: k, jobs: jobs, report: report, waiting: make(map[string]*parcel), out: c.newConveyor(ctx, jobs)}
 }
 
+// Detach makes Put and Send return before Redis has answered, also if the batch has few jobs. It
+// comes before the first Put.
+func (b *Batch) Detach() { b.out.detach() }
+
 // Close waits until nothing of the batch is on its way.
 func (b *Batch) Close() { b.out.close() }
 
@@ -66,12 +70,12 @@ func (b *Batch) Put(i int, o *Op) {
 	case len(p.list) == ChunkJobs, p.bytes >= chunkBytes:
 		b.send(p)
 	case b.queued >= parcelsHeld, b.bytes >= parcelsBytes:
-		b.sendAll()
+		b.Send()
 	}
 }
 
-// sendAll sends all waiting parcels.
-func (b *Batch) sendAll() {
+// Send sends all waiting parcels.
+func (b *Batch) Send() {
 	for _, p := range b.waiting {
 		b.send(p)
 	}
@@ -114,7 +118,7 @@ func (b *Batch) Fail(err error) {
 
 // Finish sends what waits and returns the error of the batch.
 func (b *Batch) Finish() error {
-	b.sendAll()
+	b.Send()
 	b.out.close()
 	b.collect(0)
 	if b.failed == 0 {
@@ -136,8 +140,16 @@ type conveyor struct {
 
 func (c *Groups) newConveyor(ctx context.Context, jobs int) *conveyor {
 	o := &conveyor{all: c, ctx: ctx, close: func() {}}
-	if jobs <= ChunkJobs {
-		return o
+	if jobs > ChunkJobs {
+		o.detach()
+	}
+	return o
+}
+
+// detach gives the conveyor its goroutine.
+func (o *conveyor) detach() {
+	if o.lists != nil {
+		return
 	}
 	o.lists, o.done = make(chan []*Op, 1), make(chan struct{})
 	o.close = sync.OnceFunc(func() {
@@ -145,7 +157,6 @@ func (c *Groups) newConveyor(ctx context.Context, jobs int) *conveyor {
 		<-o.done
 	})
 	o.start()
-	return o
 }
 
 // start starts the goroutine of a conveyor. If a hook of the caller's go-redis client ends it, the

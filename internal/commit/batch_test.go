@@ -49,7 +49,7 @@ func TestBatchHoldsNoSecondCopy(t *testing.T) {
 				}
 				most = max(most, held)
 			}
-			b.sendAll()
+			b.Send()
 			close(b.out.lists)
 			<-taken
 			b.collect(0)

@@ -25,7 +25,7 @@ end
 local noted = waits and #entries > 0 and redis.call('EXISTS', keyed) == 1
   and redis.call('HMGET', keyed, unpack(entries)) or {}
 local tried = finished > 0 and #entries > 0 and redis.call('HMGET', attempts, unpack(entries)) or {}
-local logs = walk ~= 'done' and redis.call('HLEN', errors) > 0
+local logs = walk ~= 'done' and most >= 0 and redis.call('HLEN', errors) > 0
 local hash, about = pool, 0
 if walk == 'done' then
   hash, about = results, 1024 -- a result is up to 1 KiB about the run, and then the record
@@ -53,10 +53,11 @@ local function matches(record)
 end
 
 -- If no record can be large and most entries are wanted, one command reads all records.
-local largest = walk ~= 'done' and #entries > 0 and redis.pcall('HGET', sizes, 'largest')
+local largest = walk ~= 'done' and most >= 0 and #entries > 0
+  and redis.pcall('HGET', sizes, 'largest')
 largest = type(largest) ~= 'table' and tonumber(largest or 2000) or bytes
 local records
-if walk ~= 'done' and #entries > 0 and largest <= most and largest * #entries <= bytes
+if walk ~= 'done' and most >= 0 and #entries > 0 and largest <= most and largest * #entries <= bytes
   and begins == '' and finished == 0 and failed ~= '1' then
   records = redis.call('HMGET', pool, unpack(entries))
 end
@@ -74,7 +75,7 @@ local function read_jobs()
     if value then
       size = counts(i, id) and #value or 0
     elseif not records then
-      size = counts(i, id) and redis.call('HSTRLEN', hash, id) or 0
+      size = counts(i, id) and (most < 0 and 1 or redis.call('HSTRLEN', hash, id)) or 0
     end
     local log = size > 0 and logs and redis.call('HSTRLEN', errors, id) or 0
     if size > 0 and (failed ~= '1' or log > 0) then
