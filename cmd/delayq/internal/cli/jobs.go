@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"math"
 	"strconv"
 	"time"
 
@@ -45,6 +46,7 @@ func (a *app) jobsCommand() *cobra.Command {
 		latest bool
 		whole  bool
 		limit  int
+		number int64
 	)
 	cmd := &cobra.Command{
 		Use:   "jobs TOPIC",
@@ -54,9 +56,13 @@ or finished. Flags that select jobs are combined: a job has to match all of them
 
 A list ends after --limit jobs. Then stderr has the flag --cursor for the rest. Jobs
 that stay in their state are neither skipped nor repeated, whatever happens between
-two calls.`,
+two calls.
+
+--page jumps to a page by its number, however long the list is, and not beside flags that
+examine jobs one by one. Between two such calls, jobs that come and go shift the pages.`,
 		Example: `  delayq jobs mail:welcome --state dead --error "550" --since 24h
   delayq jobs order:cancel --until +1h -o id
+  delayq jobs order:cancel --state ready --page 5000
   delayq jobs mail:welcome --state dead --all -o jsonl > dead.jsonl`,
 		Args:              counted(1, 1, "a topic"),
 		ValidArgsFunction: a.completeArgs(a.topicNames, nothing),
@@ -69,6 +75,9 @@ two calls.`,
 				return err
 			}
 			q.Latest = latest
+			if err := page(cmd, &f, &q, number, limit); err != nil {
+				return err
+			}
 			return a.listJobs(cmd, &f, q, limit, whole)
 		},
 	}
@@ -78,8 +87,33 @@ two calls.`,
 	a.choices(cmd, "state", states)
 	set.BoolVar(&latest, "latest", false, "the latest jobs first")
 	set.IntVar(&limit, "limit", defaultLimit, "rows of the list")
+	set.Int64Var(&number, "page", 1, "`number` of the page, from 1")
 	set.BoolVar(&whole, "all", false, "no limit")
 	return cmd
+}
+
+// page makes a query begin at a page with a number.
+func page(cmd *cobra.Command, f *filters, q *delayq.Query, number int64, limit int) error {
+	set := cmd.Flags()
+	switch {
+	case !set.Changed("page"):
+		return nil
+	case number < 1 || number > math.MaxInt64/int64(limit):
+		return usage("--page %d: must be at least 1, and not larger than any list", number)
+	case set.Changed("cursor"):
+		return usage("--page and --cursor: only one of them can say where the list begins")
+	case set.Changed("all"):
+		return usage("--page and --all: a page has --limit jobs")
+	case f.narrow() || !byTime(q.State) && (f.since != "" || f.until != ""):
+		return usage("--page: not beside flags that examine jobs one by one; go on with --cursor")
+	}
+	q.Offset = (number - 1) * int64(limit)
+	return nil
+}
+
+// byTime reports whether jobs in a state are found by --since and --until without a look at each.
+func byTime(state delayq.State) bool {
+	return state != delayq.StateReady && state != delayq.StateRunning
 }
 
 const mostPage = 1000 // rows of one call
@@ -95,7 +129,7 @@ func (a *app) listJobs(cmd *cobra.Command, f *filters, q delayq.Query, limit int
 		return err
 	}
 	var page *delayq.Page
-	for first := q.Cursor == ""; ; {
+	for first := q.Cursor == "" && q.Offset == 0; ; {
 		if q.Limit = mostPage; !whole {
 			q.Limit = min(mostPage, limit-p.n)
 		}
