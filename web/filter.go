@@ -21,6 +21,7 @@ type filter struct {
 	named bool              // the state was given
 
 	columns []string // headers that a list shows, and payloadColumn
+	page    int64    // from 1; without a meaning beside a cursor
 }
 
 // filterFields are the parameters besides topic and state.
@@ -75,10 +76,20 @@ func (v *view) filter() (*filter, error) {
 	}
 	f.query.Latest = v.query.Get("order") == "latest"
 	f.query.Cursor = delayq.Cursor(v.query.Get("cursor"))
+	f.page = 1
 	if text := v.query.Get("rows"); text != "" {
 		if f.query.Limit, err = strconv.Atoi(text); err != nil {
 			return nil, bad("rows", fmt.Errorf("%q is not a number", text))
 		}
+	}
+	if text := v.query.Get("page"); text != "" && f.query.Cursor == "" {
+		if f.page, err = strconv.ParseInt(text, 10, 64); err != nil || f.page < 1 || f.page > mostPages {
+			return nil, &refusal{status: http.StatusBadRequest, text: fmt.Sprintf("page: %q is not a number from 1 to %d", text, int64(mostPages))}
+		}
+		if f.page > 1 && !f.Paged() {
+			return nil, &refusal{status: http.StatusBadRequest, text: "page: not with a filter that looks at each job"}
+		}
+		f.query.Offset = (f.page - 1) * int64(f.Rows())
 	}
 	if f.query.Limit > payloadRows && slices.Contains(f.columns, payloadColumn) {
 		return nil, bad("columns", fmt.Errorf("%s is for at most %d rows", payloadColumn, payloadRows))
@@ -175,7 +186,7 @@ func (f *filter) values() url.Values {
 func (f *filter) key() string {
 	q := url.Values{
 		"topic": {f.query.Topic}, "state": {string(f.query.State)}, "rows": {strconv.Itoa(f.query.Limit)},
-		"latest": {strconv.FormatBool(f.query.Latest)}, "cursor": {string(f.query.Cursor)},
+		"latest": {strconv.FormatBool(f.query.Latest)}, "cursor": {string(f.query.Cursor)}, "page": {strconv.FormatInt(f.page, 10)},
 	}
 	for name, text := range f.text {
 		q.Set(name, text)
@@ -216,6 +227,24 @@ func (f *filter) Rows() int {
 	}
 	return f.query.Limit
 }
+
+// mostPages is more than the pages of any state.
+const mostPages = 1 << 30
+
+// Paged reports whether the list has pages that can be found by their numbers: no filter looks at
+// each job.
+func (f *filter) Paged() bool {
+	for name, text := range f.text {
+		byTime := (name == "from" || name == "to") && f.query.State != delayq.StateReady && f.query.State != delayq.StateRunning
+		if text != "" && !byTime {
+			return false
+		}
+	}
+	return true
+}
+
+// Page returns the number of the page.
+func (f *filter) Page() int64 { return f.page }
 
 // RowChoices returns the lengths of pages that the page offers.
 func (f *filter) RowChoices() []int { return rowChoices }

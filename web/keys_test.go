@@ -43,6 +43,39 @@ func askKeys(t *testing.T, h http.Handler, target string) (p keyAnswer) {
 	return p
 }
 
+// A list without filters goes to a page by its number.
+func TestJobsPageByNumber(t *testing.T) {
+	h := page(t, world(t))
+	ask := func(pairs ...string) (ids []string) {
+		var answer struct{ Jobs []struct{ ID string } }
+		w := get(t, h, link("jobs.json", append([]string{"topic", "order:cancel", "state", "scheduled"}, pairs...)...))
+		require.Equal(t, http.StatusOK, w.Code, w.Body.String())
+		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &answer))
+		for _, j := range answer.Jobs {
+			ids = append(ids, j.ID)
+		}
+		return ids
+	}
+	all := ask()
+	require.Len(t, all, 5)
+	require.Equal(t, all[:2], ask("rows", "2", "page", "1"))
+	require.Equal(t, all[2:4], ask("rows", "2", "page", "2"))
+	require.Equal(t, all[4:], ask("rows", "2", "page", "3"))
+	require.Empty(t, ask("rows", "2", "page", "4"))
+
+	shown := func(pairs ...string) string {
+		w := get(t, h, link("jobs", append([]string{"topic", "order:cancel", "state", "scheduled", "rows", "2"}, pairs...)...))
+		require.Equal(t, http.StatusOK, w.Code, w.Body.String())
+		return w.Body.String()
+	}
+	require.Contains(t, shown("page", "2"), `name="page" min="1" max="3" value="2" required`)
+	require.NotContains(t, shown("prefix", "o"), `name="page"`, "a filter looks at each job")
+	for _, wrong := range []string{"0", "-1", "x", "1073741825"} {
+		require.Equal(t, http.StatusBadRequest, get(t, h, link("jobs", "topic", "order:cancel", "state", "scheduled", "page", wrong)).Code)
+	}
+	require.Equal(t, http.StatusBadRequest, get(t, h, link("jobs", "topic", "order:cancel", "state", "scheduled", "page", "2", "prefix", "o")).Code)
+}
+
 func TestKeysPageByPage(t *testing.T) {
 	h := page(t, world(t))
 	whole := askKeys(t, h, link("keys.json", "topic", "invoice"))

@@ -63,6 +63,24 @@ func (p *jobsPage) Keyed() bool {
 	return slices.ContainsFunc(p.Jobs, func(j jobRecord) bool { return j.exact != "" })
 }
 
+// Pages returns the number of pages, or 0 if they have no numbers.
+func (p *jobsPage) Pages() int64 {
+	if !p.Filter.Paged() {
+		return 0
+	}
+	rows := int64(p.Filter.Rows())
+	return (p.Total + rows - 1) / rows
+}
+
+// Hidden returns the selection as the hidden fields of a form.
+func (p *jobsPage) Hidden() map[string]string {
+	fields := map[string]string{}
+	for name, values := range p.Filter.values() {
+		fields[name] = values[0]
+	}
+	return fields
+}
+
 // Shown returns the number of rows.
 func (p *jobsPage) Shown() int { return len(p.Jobs) }
 
