@@ -114,30 +114,15 @@ func (b *bench) readPages(ctx context.Context, p peer, n int, q delayq.Query, ne
 // nthPage is how a page in the middle of the ready jobs is read.
 type nthPage func(ctx context.Context, p peer, page int) (jobs int, err error)
 
-// delayqPage walks to the page, because delayq has no other way to it.
+// delayqPage reads a page by its number.
 func delayqPage(ctx context.Context, p peer, page int) (int, error) {
-	q := delayq.Query{Topic: topic, State: delayq.StateReady, Limit: longestPage}
-	for left := page * pageJobs; left > 0; {
-		q.Limit = min(left, longestPage)
-		passed, err := inspector(p).Jobs(ctx, q)
-		if err != nil {
-			return 0, err
-		}
-		if passed.Next == "" {
-			return 0, errors.New("the ready jobs have ended before the page")
-		}
-		q.Cursor, left = passed.Next, left-len(passed.Jobs)
-	}
-	q.Limit = pageJobs
+	q := delayq.Query{Topic: topic, State: delayq.StateReady, Limit: pageJobs, Offset: int64(page) * pageJobs}
 	read, err := inspector(p).Jobs(ctx, q)
 	if err != nil {
 		return 0, err
 	}
 	return len(read.Jobs), nil
 }
-
-// longestPage is the largest Limit of a Query.
-const longestPage = 1000
 
 // asynqPage reads a page by its number.
 func asynqPage(_ context.Context, p peer, page int) (int, error) {

