@@ -101,6 +101,9 @@ var deeds = []deed{
 		return errors.Join(err, c.SetPriority(c.ctx, c.topic, "of a key", time.Hour))
 	}},
 	{"Schedule", nil, func(c *caller) error { return c.Schedule(c.ctx, c.topic, "new", delayq.Every(time.Hour), nil) }},
+	{"ScheduleBatch", nil, func(c *caller) error {
+		return just(c.ScheduleBatch(c.ctx, []delayq.NewSchedule{{Topic: c.topic, Name: "new", Spec: delayq.Every(time.Hour)}, {Topic: c.topic, Name: "s", Spec: delayq.Every(time.Minute)}}))
+	}},
 	{"Schedule", nil, func(c *caller) error {
 		return c.Schedule(c.ctx, c.topic, "s", delayq.Every(time.Second/2), nil, delayq.DiscardEdits())
 	}},

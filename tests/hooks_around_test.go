@@ -177,6 +177,10 @@ func TestCallHookSeesEveryCall(t *testing.T) {
 			{"Schedule", delayq.CallEvent{Name: "schedule", Topic: "t"}, func() error {
 				return c.Schedule(ctx, "t", "s", delayq.Every(time.Hour), nil)
 			}, none},
+			{"ScheduleBatch", delayq.CallEvent{Name: "schedule batch", Topic: "t", Jobs: 1}, func() error {
+				_, err := c.ScheduleBatch(ctx, []delayq.NewSchedule{{Topic: "t", Name: "s", Spec: delayq.Every(time.Hour)}})
+				return err
+			}, none},
 			{"EditSchedule", delayq.CallEvent{Name: "edit schedule", Topic: "t"}, func() error {
 				return c.EditSchedule(ctx, "t", "s", func(*delayq.ScheduleDefinition) error { return nil })
 			}, none},

@@ -54,6 +54,8 @@ func callWith(t *testing.T, receiver reflect.Value, name string, ctx context.Con
 			args = append(args, reflect.ValueOf(delayq.ProcessIn(time.Hour)))
 		case of == reflect.TypeFor[[]delayq.NewJob]():
 			args = append(args, reflect.ValueOf([]delayq.NewJob{{Topic: "topic"}}))
+		case of == reflect.TypeFor[[]delayq.NewSchedule]():
+			args = append(args, reflect.ValueOf([]delayq.NewSchedule{{Topic: "topic", Name: "s", Spec: delayq.Every(time.Hour)}}))
 		case of == reflect.TypeFor[[]delayq.JobRef]():
 			args = append(args, reflect.ValueOf([]delayq.JobRef{{Topic: "topic"}}))
 		case of == reflect.TypeFor[[]delayq.NewDue]():

@@ -47,6 +47,17 @@ var MethodRoles = sync.OnceValue(func() map[string][]string {
 	return roles
 })
 
+// ofOperators returns the method that has made a call in a goroutine of others: one that operators
+// alone may make, or else other.
+func ofOperators(call Call, other string) string {
+	for _, arg := range call.Cmd.Args() {
+		if key, ok := arg.(string); ok && strings.HasSuffix(key, "}:operator") {
+			return "Revive"
+		}
+	}
+	return other
+}
+
 // MethodRole is the RoleOf of tests that use the exported API alone. Roles that may make the same
 // call take turns.
 func MethodRole(call Call) (role, what string) {
@@ -60,18 +71,13 @@ func MethodRole(call Call) (role, what string) {
 	}
 	switch call.Function {
 	case "(*Group).fly": // for callers of single calls
-		call.Function = "Enqueue"
-		for _, arg := range call.Cmd.Args() {
-			if key, ok := arg.(string); ok && strings.HasSuffix(key, "}:operator") {
-				call.Function = "Revive" // or another call for operators alone
-			}
-		}
+		call.Function = ofOperators(call, "Enqueue")
 	case "spread": // an Inspector's, on goroutines of their own
 		if roles := MethodRoles()["Inspector.Stats"]; len(roles) > 0 {
 			return roles[call.Turn%uint(len(roles))], call.Function
 		}
-	case "(*conveyor).start":
-		call.Function = "EnqueueBatch"
+	case "(*conveyor).start": // for calls about many jobs
+		call.Function = ofOperators(call, "EnqueueBatch")
 	}
 	roles := MethodRoles()[call.Function]
 	if len(roles) == 0 {

@@ -34,7 +34,7 @@ local promised = 0 -- the latest start that a take has leased a job for, Unix ms
 local function meter(period, size, tat)
   local length = size * period
   local m, ahead = {emit = period, step = period, rest = 0, near = 0}, 0
-  m.most = math.min(math.max(length, 100000), 1000000)
+  m.most = math.min(math.max(length, 10 * period, 100000), 1000000)
   if length >= 30000 then
     m.step = math.max(period, math.min(10000, math.floor(length / 10)))
     m.rest = m.step - period
