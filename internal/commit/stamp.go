@@ -18,7 +18,7 @@ const (
 
 	// guessFor is how long after a reply about a topic Redis's clock can be guessed, and guessFrom
 	// over how long replies must have agreed.
-	guessFor  = time.Second
+	guessFor  = 10 * time.Second
 	guessFrom = 100 * time.Millisecond
 
 	// stampBehind and stampAhead say which guesses the script takes, in ms.
