@@ -184,3 +184,61 @@ func TestSlotsBesideThoseThatCannotBeFired(t *testing.T) {
 		require.LessOrEqual(b, calls.take()["schedule_fire"], 120)
 	})
 }
+
+// The job of a slot can be due later. It starts then, whether other slots are fired meanwhile or
+// not.
+func TestSlotsWithDelayedJobs(t *testing.T) {
+	for name, others := range map[string]int{"alone": 0, "beside others": 900} {
+		t.Run(name, func(t *testing.T) {
+			queuetest.InBubble(t, func(b *queuetest.Bubble) {
+				var r queuetest.Recorder
+				b.Serve("t", r.Then(nil))
+				var list []delayq.NewSchedule
+				for i := range others {
+					at := delayq.StartAt(b.Began.Add(10*time.Second + time.Duration(i)*time.Millisecond))
+					list = append(list, delayq.NewSchedule{Topic: "t", Name: fmt.Sprint(i), Spec: delayq.Every(time.Hour), Options: []delayq.ScheduleOption{at}})
+				}
+				_, err := b.Client.ScheduleBatch(b.Context(), list)
+				require.NoError(b, err)
+				const delay = 200 * time.Millisecond
+				b.AddSchedule("s", delayq.Every(1100*time.Millisecond), delayq.ProcessIn(delay))
+				b.Pass(20 * time.Second)
+				n := 0
+				for _, run := range r.All() {
+					if id, _ := record.DecodeSlotID(run.ID); id.Schedule == "s" {
+						n++
+						require.Equal(b, delay, run.Started.Sub(time.UnixMilli(id.Slot)), run.ID)
+					}
+				}
+				require.GreaterOrEqual(b, n, 17)
+			})
+		})
+	}
+}
+
+// A slot that waited is fired after the call that reads the next slots. The one that follows it can
+// come before these.
+func TestSlotsAfterOneThatWaited(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		var r queuetest.Recorder
+		b.Serve("t", r.Then(func(_ context.Context, job *delayq.Job) error {
+			if job.Schedule == "slow" {
+				time.Sleep(150 * time.Millisecond)
+			}
+			return nil
+		}))
+		at := delayq.StartAt(b.Began.Add(10 * time.Second))
+		b.AddSchedule("slow", delayq.Every(100*time.Millisecond), at, delayq.OverlapQueueOne)
+		b.AddSchedule("rare", delayq.Every(950*time.Millisecond), at)
+		b.Pass(15 * time.Second)
+		n := 0
+		for _, run := range r.All() {
+			if id, _ := record.DecodeSlotID(run.ID); id.Schedule == "slow" {
+				n++
+				require.LessOrEqual(b, run.Started.Sub(time.UnixMilli(id.Slot)), 150*time.Millisecond, run.ID)
+			}
+		}
+		require.GreaterOrEqual(b, n, 33, "one run follows the other")
+		require.Zero(b, b.ScheduleInfo("slow").Missed)
+	})
+}

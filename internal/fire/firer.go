@@ -76,6 +76,8 @@ type Firer struct {
 	next  next
 	knows bool // see Knows
 	stuck int  // due slots that the last look could not fire
+	// jobs have been fired that are due later, so a promote must find out when
+	delayed bool
 
 	missed map[string]int64 // slots by schedule, since the last log message about them
 	warned time.Time        // time of that message
@@ -118,7 +120,7 @@ func (f *Firer) Remember(ended []string) {
 // more to do, or something to do sooner than promote said.
 func (f *Firer) Fire(ctx context.Context, due, waiting int) (again bool) {
 	f.noteWaiting(waiting)
-	f.knows = false
+	f.knows, f.delayed = false, false
 	if time.Now().Before(f.until) {
 		return false
 	}
@@ -133,8 +135,19 @@ func (f *Firer) Fire(ctx context.Context, due, waiting int) (again bool) {
 		return false
 	}
 	f.slow.Reset()
+	more = f.promoteAfter(more)
 	f.knows = !more && !f.next.read.IsZero()
 	return again || more
+}
+
+// promoteAfter reports whether a promote must find out what is to be done after a firing. released:
+// waiting slots were fired after the call that read the next slots. The slots that follow these can
+// be earlier.
+func (f *Firer) promoteAfter(released bool) bool {
+	if released {
+		f.Forget()
+	}
+	return released || f.delayed
 }
 
 // noteWaiting notes how many schedules have a waiting slot.
@@ -375,6 +388,7 @@ func (f *Firer) FireSome(ctx context.Context, list []Firing) (n, done int, err e
 			}
 			args = append(args, slot, job.Nonce, job.Head, job.Tail, job.Due)
 			size += len(job.Tail)
+			f.delayed = f.delayed || job.Due > slot
 		}
 		jobs += len(one.Slots)
 	}

@@ -76,7 +76,7 @@ func (f *Firer) expected(due int, now time.Time) bool {
 // done.
 func (f *Firer) FireNext(ctx context.Context) (again bool) {
 	g := f.next
-	f.next, f.knows = next{}, false
+	f.next, f.knows, f.delayed = next{}, false, false
 	if time.Now().Before(f.until) {
 		return true
 	}
@@ -111,6 +111,7 @@ func (f *Firer) FireNext(ctx context.Context) (again bool) {
 		again = more
 	}
 	f.slow.Reset()
+	again = f.promoteAfter(again)
 	f.knows = !again && !f.next.read.IsZero()
 	return !f.knows
 }
