@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -41,7 +42,7 @@ type ScheduleResult struct {
 // because they are unchanged. The batch can then be repeated.
 //
 // Cost: O(log(schedules of the topic)) for each schedule. ScheduleBatch holds about 1 KiB for each
-// until it returns, and the definitions of one call.
+// until it returns, the definitions of one call, and the existing ones of up to 300 that change.
 func (c *Client) ScheduleBatch(ctx context.Context, schedules []NewSchedule) ([]ScheduleResult, error) {
 	topic := func(i int) string { return schedules[i].Topic }
 	ctx, end := c.beginBatch(ctx, "schedule batch", len(schedules), topic)
@@ -56,6 +57,10 @@ func (c *Client) ScheduleBatch(ctx context.Context, schedules []NewSchedule) ([]
 // settingsMost is the most schedules of one call. Redis spends about 12 µs on each, and the other
 // clients wait for the call.
 const settingsMost = 150
+
+// changesMost is the most schedules whose existing definitions are held in memory: these fill whole
+// calls that read and that set.
+const changesMost = 2 * settingsMost
 
 // A scheduleBatch is one ScheduleBatch.
 type scheduleBatch struct {
@@ -131,16 +136,26 @@ func (b *scheduleBatch) send(topic string, list []*setting) {
 		b.failAll(list[1:], b.results[list[0].i].Err)
 		return
 	}
-	for range defineTries {
-		list = r.round(list)
-		if len(list) == 0 {
-			break
-		}
-		list = r.read(list, -1)
+	again := r.round(list)
+	for some := range slices.Chunk(again, changesMost) {
+		r.settle(some)
 	}
-	b.failAll(list, errChanging)
 	if r.stored {
 		g.Confirm(b.ctx) // as announced does
+	}
+}
+
+// settle reads and sends schedules until all are set.
+func (t *topicBatch) settle(list []*setting) {
+	rest := list
+	for range defineTries {
+		if rest = t.round(t.read(rest, -1)); len(rest) == 0 {
+			break
+		}
+	}
+	t.failAll(rest, errChanging)
+	for _, s := range list { // they can be large
+		s.existing, s.to = revision{}, nil
 	}
 }
 
