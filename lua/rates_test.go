@@ -307,6 +307,24 @@ func TestRatesBesideTheFirstRelease(t *testing.T) {
 	}
 }
 
+// When Redis's clock is set back, the hold for servers of v0.1.0 goes with the next take.
+func TestHoldForTheFirstReleaseEndsWithTheClock(t *testing.T) {
+	t.Parallel()
+	h, r := onEmbedded(t)
+	began := time.UnixMilli(1_763_712_345_678)
+	r.SetTime(began)
+	h.Spaced = 1
+	h.setLimits(delayq.Limits{Rate: delayq.Per(1000, time.Second).Burst(1)})
+	h.Put("+0", hand.Numbered("job", 50)...)
+	require.NotEmpty(t, h.Take(10, time.Minute))
+	held := func() string { return h.RDB.HGet(t.Context(), h.Keys.Meta, "hold").Val() }
+	require.Equal(t, fmt.Sprint(began.UnixMilli()+9), held())
+	r.SetTime(began.Add(-time.Hour))
+	_, err := h.TryTake("", 1, time.Minute)
+	require.NoError(t, err)
+	require.NotEqual(t, fmt.Sprint(began.UnixMilli()+9), held())
+}
+
 // play lets the server take that is the next one, when it was told to.
 func (g *rateGame) play(workers int) {
 	first := slices.MinFunc(g.servers, func(a, b *rateServer) int { return int(a.next - b.next) })

@@ -111,7 +111,10 @@ local set = redis.call('HMGET', meta, 'paused', 'until', 'hold', 'flow', 'tat', 
 local flow = set[4]
 if set[3] and set[3] == set[9] then -- that of a take: see take_rate
   promised, set[3] = number_of(set[3]), false
-  promised = promised <= now + 16 and promised or 0 -- otherwise the clock was set back
+  if promised > now + 16 then -- the clock was set back
+    redis.pcall('HDEL', meta, 'hold', 'holdby', 'holdwhy', 'ahead')
+    promised = 0
+  end
 end
 if paused(set) then
   return {'paused', now, number_of(set[2])}
