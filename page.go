@@ -277,7 +277,7 @@ func (w *walk) described(id string, at func(column int) string, size int64) (inf
 		return ""
 	}
 	if w.brief {
-		info = &JobInfo{Job: Job{Topic: w.q.Topic, ID: id}, State: w.q.State}
+		info = &JobInfo{Job: Job{Topic: w.q.Topic, ID: id, Attempt: 1}, State: w.q.State} // no MinAttempt above 1 is set
 		info.placed(0, column)
 		if info.State == StateDone {
 			info.KeptUntil = scoreTime(at(columnScore))

@@ -144,6 +144,20 @@ func TestApplyReadsAhead(t *testing.T) {
 	})
 }
 
+// A MinAttempt of 1 selects all jobs, also those of which Apply reads only the places.
+func TestApplyFromTheFirstAttemptOn(t *testing.T) {
+	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
+		q := query(delayq.StateScheduled)
+		q.MinAttempt = 1
+		for name, a := range map[string]delayq.Action{"x": delayq.Bury(""), "y": delayq.Cancel()} {
+			fill(t, f, name, 10, delayq.ProcessIn(time.Hour))
+			sum, err := f.Client.Apply(t.Context(), q, a)
+			require.NoError(t, err)
+			require.EqualValues(t, 10, sum.Done)
+		}
+	})
+}
+
 // A step fails while the next one is on its way: what was done is told, Next is the place of the
 // first step without an outcome, and the rest is done from there.
 func TestApplyFailsWithTwoStepsOnTheirWay(t *testing.T) {
