@@ -51,12 +51,14 @@ func (n guess) stamp(f *Fresh) int64 {
 // delayed reports whether the job is due some time after it is enqueued.
 func (f *Fresh) delayed() bool { return f.Opts.DueAt == 0 && f.Opts.DueIn > 0 }
 
-// stamp gives the records that are sent whole their time of enqueueing, those of so many bytes.
+// stampAll gives the records that are sent whole their time of enqueueing, those of so many bytes.
+// A job with a key is not sent whole: its due time is its place among the jobs of the key, and by a
+// guess it could come before jobs that Redis has stored earlier.
 func (n guess) stampAll(list []*Op, from int) {
 	for _, o := range list {
 		f := o.Fresh
 		f.stamp = 0
-		if n.least > 0 && len(f.Draft) >= from {
+		if n.least > 0 && len(f.Draft) >= from && f.Opts.Key == "" {
 			f.stamp = n.stamp(f)
 			f.Draft.Enqueue(f.stamp)
 		}

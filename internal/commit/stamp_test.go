@@ -180,6 +180,9 @@ func TestLargeRecordsAreSentWhole(t *testing.T) {
 		for _, when := range []string{"+0", "+60000", "1"} {
 			require.NotZero(t, send("large"+when, when, wholeBytes).Fresh.stamp)
 			require.Zero(t, send("small"+when, when, wholeBytes/2).Fresh.stamp)
+			keyed := job{payload: make([]byte, wholeBytes), when: when, opts: record.Options{Key: "k"}}.store(t, "topic", "keyed"+when)
+			require.NoError(t, c.do(t.Context(), keyed))
+			require.Zero(t, keyed.Fresh.stamp, "jobs of a key keep the order in which they came")
 		}
 		other := job{payload: make([]byte, wholeBytes)}.store(t, "other topic", "x")
 		require.NoError(t, c.do(t.Context(), other))
