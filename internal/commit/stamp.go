@@ -97,3 +97,8 @@ type (
 func (w *wholeWord) MarshalBinary() ([]byte, error) { return *w, nil }
 func (w *headWord) MarshalBinary() ([]byte, error)  { return record.Draft(*w).Head(), nil }
 func (w *tailWord) MarshalBinary() ([]byte, error)  { return record.Draft(*w).Tail(), nil }
+
+// A hook that prints commands, as that of redisotel does, prints no records.
+func (w *wholeWord) String() string { return "record" }
+func (w *headWord) String() string  { return "head" }
+func (w *tailWord) String() string  { return "tail" }

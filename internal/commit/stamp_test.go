@@ -229,3 +229,13 @@ func TestWholeRecordIsKnownAgain(t *testing.T) {
 		require.EqualValues(t, script.LetterScheduled, twin.Letter)
 	})
 }
+
+// Hooks of a go-redis client that print commands, as that of redisotel does, print neither payloads
+// nor all their bytes as numbers.
+func TestPrintedCommandsHaveNoRecords(t *testing.T) {
+	t.Parallel()
+	draft, err := record.NewDraft(record.NewNonce(), &record.Options{}, make([]byte, 100_000))
+	require.NoError(t, err)
+	cmd := redis.NewCmd(t.Context(), (*wholeWord)(&draft), (*headWord)(&draft), (*tailWord)(&draft))
+	require.Equal(t, "record head tail", cmd.String())
+}
