@@ -143,6 +143,29 @@ func TestActsOnAllThatMatch(t *testing.T) {
 	})
 }
 
+// The number of a page in the link of an act means nothing to it: the act is about all that match.
+func TestActsOnAllBesideAPage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := world(t)
+		h := page(t, q, web.Actions(q.Client), web.Actor(alice))
+		defer h.Close()
+		dead, _, err := q.Inspector.Count(t.Context(), delayq.Query{Topic: "mail:welcome", State: delayq.StateDead})
+		require.NoError(t, err)
+		list := []string{"do", "revive", "topic", "mail:welcome", "state", "dead", "rows", "2", "page", "2", "all", "1"}
+		require.Equal(t, http.StatusSeeOther, post(t, h, link("act", list...), nil).Code)
+		time.Sleep(time.Minute) // in the bubble: it has ended
+		var p struct {
+			Run struct {
+				Done  int64
+				Error string
+			}
+		}
+		require.NoError(t, json.Unmarshal(get(t, h, "/bulk.json?run=1").Body.Bytes(), &p))
+		require.Empty(t, p.Run.Error)
+		require.Equal(t, dead, p.Run.Done)
+	})
+}
+
 func TestDestructiveBulkNeedsTheTopic(t *testing.T) {
 	q := world(t)
 	h := page(t, q, web.Actions(q.Client))

@@ -195,7 +195,7 @@ func (h *Handler) input(v *view) (*actInput, error) {
 	if p.filter, err = v.filter(); err != nil {
 		return nil, err
 	}
-	p.filter.query.Cursor, p.filter.query.Limit = "", 0
+	p.filter.query.Cursor, p.filter.query.Offset, p.filter.query.Limit = "", 0, 0 // it is about all that match
 	if p.all && p.act.action == nil {
 		return nil, &refusal{status: http.StatusBadRequest, text: v.T("error.chosen", v.T("act."+p.name))}
 	}
