@@ -89,3 +89,11 @@ func TestBulkRunsThatAreKept(t *testing.T) {
 		require.Less(t, first.state.sum.Done, int64(3))
 	})
 }
+
+// Only so many running jobs have an order, and pages with numbers.
+func TestRunningJobsHavePages(t *testing.T) {
+	p := &jobsPage{State: delayq.StateRunning, Total: 10_000, Filter: &filter{query: delayq.Query{Topic: "t", State: delayq.StateRunning, Limit: 100}}}
+	require.EqualValues(t, 100, p.Pages())
+	p.Total++
+	require.Zero(t, p.Pages())
+}

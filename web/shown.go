@@ -63,9 +63,12 @@ func (p *jobsPage) Keyed() bool {
 	return slices.ContainsFunc(p.Jobs, func(j jobRecord) bool { return j.exact != "" })
 }
 
+// mostOrdered is the most running jobs that have an order: see [delayq.Query].
+const mostOrdered = 10_000
+
 // Pages returns the number of pages, or 0 if they have no numbers.
 func (p *jobsPage) Pages() int64 {
-	if !p.Filter.Paged() {
+	if !p.Filter.Paged() || p.State == delayq.StateRunning && p.Total > mostOrdered {
 		return 0
 	}
 	rows := int64(p.Filter.Rows())
