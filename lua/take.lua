@@ -157,8 +157,8 @@ local most_jobs, laned, pass = limit, nil, nil -- laned: the jobs of keys that h
 if limit > 0 and redis.call('EXISTS', turn, held, parked) > 0
   and type(redis.pcall('ZCARD', turn)) == 'number' then -- a wrong type stops keys alone
   -- The more keys there are, the more work is each job: these many are about as much.
-  local few = groups > 0 and math.min(batch, 250) or by_key and 50 or 110
-  limit = math.min(limit, math.max(few, math.floor(250 - 1.3 * redis.call('ZCARD', turn))))
+  local fewest = groups > 0 and math.min(batch, 250) or by_key and 50 or 110
+  limit = math.min(limit, math.max(fewest, math.floor(250 - 1.3 * redis.call('ZCARD', turn))))
   groups = groups > 0 and math.max(1, math.min(groups, math.floor(limit / batch))) or 0
   if redis.call('EXISTS', ready, handoff) > 0 then
     redis.call('ZREM', lane, '') -- after a deletion, the script can write at maxmemory
