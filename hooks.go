@@ -144,9 +144,7 @@ type CallEvent struct {
 	Name  string
 	Topic string // empty for a batch with several topics
 	ID    string // empty for a batch, a call without a job, and an Enqueue that generates the ID
-	// Jobs is the number of jobs, or of the schedules of a batch. It is 0 for a call without a job,
-	// and for Apply, which has yet to count.
-	Jobs int
+	Jobs  int    // number of jobs, or schedules of a batch; 0 for a call without, and for Apply
 }
 
 // CallResult is the result of a call, for the function that [CallHook] returns.
