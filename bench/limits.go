@@ -26,9 +26,7 @@ func (p *limitedPeer) work(ctx context.Context, w workload) (func() error, error
 	return p.delayqPeer.work(ctx, w)
 }
 
-// limitRows are what limits of a topic cost that are in force and never reached. A server takes
-// nothing ahead from a topic with limits. If handlers take their time, it takes nothing ahead
-// without limits either.
+// limitRows are what limits of a topic cost that are in force and never reached.
 func limitRows() []row {
 	sides := func(measure func(context.Context, *bench, peer) (sample, error)) []side {
 		return []side{limitedProduct.on(measure), product{"no limits", newDelayqPeer}.on(measure)}

@@ -19,7 +19,7 @@ func (h *Hand) gatherTake(size int, wait time.Duration, groups int) (script.Repl
 	h.T.Helper()
 	number := h.Series.Next()
 	r, err := h.Try(script.Take, h.Keys.Of(script.Take, h.Keys.Taken(h.Series.ID)), number, number, 40, script.CallBytes,
-		time.Minute.Milliseconds(), 40, "head", "", 0, size, wait.Milliseconds(), groups, 20)
+		time.Minute.Milliseconds(), 40, "head", "", 0, size, wait.Milliseconds(), groups, 20, 0, 0)
 	require.NoError(h.T, err)
 	return r, hand.HeldOf(r)
 }

@@ -408,7 +408,7 @@ func TestGatherByHand(t *testing.T) {
 			}
 			number := h.Series.Next()
 			r, err := h.Try(script.Take, h.Keys.Of(script.Take, h.Keys.Taken(h.Series.ID)), number, number, 40, script.CallBytes, time.Minute.Milliseconds(), 40, "head", "", 0,
-				window.Size, window.Wait.Milliseconds(), groups, 8)
+				window.Size, window.Wait.Milliseconds(), groups, 8, 0, 0)
 			require.NoError(t, err)
 			return r, hand.HeldOf(r)
 		}

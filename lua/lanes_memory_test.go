@@ -285,7 +285,7 @@ func TestGatheredNamesLeaveNothing(t *testing.T) {
 			for {
 				number := h.Series.Next()
 				r, err := h.Try(script.Take, h.Keys.Of(script.Take, h.Keys.Taken(h.Series.ID)), number, number, 40, script.CallBytes,
-					time.Minute.Milliseconds(), 40, "head", "", 0, 2, time.Hour.Milliseconds(), 4, 8)
+					time.Minute.Milliseconds(), 40, "head", "", 0, 2, time.Hour.Milliseconds(), 4, 8, 0, 0)
 				require.NoError(t, err)
 				if r.Status() != "ok" {
 					break

@@ -43,6 +43,8 @@
 --                     gathered together
 -- ARGV[13]  batch     most jobs of a batch
 -- ARGV[14]  spaced    1: the server starts each job at the time that the reply says
+-- ARGV[15]  patience  ms, how long a job that cannot start immediately waits in its server at most,
+--                     if the topic has a rate; 0: if it has limits, no such job is taken
 --
 -- The parts of the prelude say more: take_repeat what a take gets of those before it, take_bounds
 -- and take_gather how many jobs it may lease, take_heads which keys are served, take_rations what
@@ -58,12 +60,13 @@
 -- ended the take, if it has looked at 1,000 IDs, or if jobs were given back: there is more to take.
 -- waits is 1 if the server waits now; after 0 it must ask again when it can start a job. bound is
 -- missing in a repeated reply, and if the topic has no limits. Otherwise it says what ended the
--- take: free, limit (of running jobs), rate, or on (nothing of these). left is after how many µs
--- this server is to take again, with rate. limited is 1 if limits of keys are in force, and 2 if
--- the take has parked keys because of them: then the timer has to promote, so that it knows when
--- they get turns. It is 3 if keys are parked for other reasons only. starts is missing if all jobs
--- may start at once. Otherwise it has for each of them after how many µs its rates let it start.
--- They count that start.
+-- take: free, limit (of running jobs), rate, on (nothing of these), or far (nothing, and the limits
+-- are far away). left is after how many µs this server is to take again, with rate. With far, it
+-- is how many µs after the request a job may start at the latest, if the topic has a rate. limited
+-- is 1 if limits of keys are in force, and 2 if the take has parked keys because of them: then the
+-- timer has to promote, so that it knows when they get turns. It is 3 if keys are parked for other
+-- reasons only. starts is missing if all jobs may start at once. Otherwise it has for each of them
+-- after how many µs its rates let it start. They count that start.
 --
 -- Other replies are {'empty', now, waits, limited}, {'busy', now, waits, limited} (jobs wait for an
 -- idle worker), {'paused', now, until when or 0} and {'held', now, until when} (idle is unchanged),
@@ -82,6 +85,7 @@ local lease, free, place = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local name, listed = ARGV[8], ARGV[9]
 local enough, within = tonumber(ARGV[10]), tonumber(ARGV[11])
 local groups, batch, spaced = tonumber(ARGV[12]), tonumber(ARGV[13]), tonumber(ARGV[14])
+local patience = tonumber(ARGV[15])
 
 -- The end contains the microseconds of the present. So no two leases of a job end at the same time,
 -- and a fence identifies one of them.
@@ -228,12 +232,13 @@ if got > 0 then
   note(lease_end, more, ids, starts)
   count(stats, 'taken', got)
 end
-if bound and got < limit then
+if bound and bound ~= 'far' and got < limit then
   bound = 'on'
 end
 at = at and at + got * emit
 if got == limit and not kept_back and bound ~= 'limit' and few() then -- no need to ask at once
   bound = 'rate'
 end
-local wait = bound == 'rate' and come(set[6], false) or by_key and 0 or nil
+local wait = bound == 'rate' and come(set[6], false)
+  or bound == 'far' and emit > 0 and limit > free and 1000 * patience or by_key and 0 or nil
 return answer(lease_end, ids, records, more, waits, bound, wait, limited, starts)

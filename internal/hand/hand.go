@@ -42,6 +42,8 @@ type Hand struct {
 	Listed int    // 1: the name may be in idle
 	Spaced int    // 1: its takes are those of a server that starts each job at its time
 
+	Patience int // ms, how long its jobs can wait for their start; 0: none may wait
+
 	TakeScript *script.Script // that of another release; nil: the present one
 
 	Renewals map[string]*settle.Renewal // by ID: what Again asks for, if the test wants to know it
@@ -122,7 +124,7 @@ func (h *Hand) TryTakeSince(number, since string, limit, bytes, free int, lease 
 		lease = -time.Millisecond // the end has microseconds, the clock that it is compared with has not
 	}
 	take := cmp.Or(h.TakeScript, script.Take)
-	return h.Try(take, h.Keys.Of(take, h.Keys.Taken(h.Series.ID)), number, cmp.Or(since, number), limit, bytes, lease.Milliseconds(), free, place, h.Waits, h.Listed, 0, 0, 0, 0, h.Spaced)
+	return h.Try(take, h.Keys.Of(take, h.Keys.Taken(h.Series.ID)), number, cmp.Or(since, number), limit, bytes, lease.Milliseconds(), free, place, h.Waits, h.Listed, 0, 0, 0, 0, h.Spaced, h.Patience)
 }
 
 // HeldOf reads what take answered.

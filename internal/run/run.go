@@ -57,6 +57,7 @@ type Run struct {
 	Deadline time.Time
 	taken    int64     // when the job was taken, by Redis's clock, in ms
 	From     time.Time // local clock: when its rates let it start; zero: at once
+	By       time.Time // local clock: when it must have started, as its start is counted; zero: never
 	Start    time.Time // when the handler was called, by Redis's clock; zero: not yet
 	Began    time.Time // the same by the local clock
 	Lateness time.Duration

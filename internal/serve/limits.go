@@ -50,6 +50,45 @@ func (t *Topic) setBounded(bounded bool) {
 	}
 }
 
+// setFar notes whether the limits of the topic are far away. When they come near, jobs taken ahead
+// go back: they use up starts and places that others may need. For a tenth of a tick, none are
+// taken then, so that this does not alternate.
+func (t *Topic) setFar(far bool) {
+	t.Mu.Lock()
+	w, now := &t.Workers, time.Now()
+	before := w.Far
+	w.Far = far && !now.Before(w.near)
+	if before && !far {
+		w.near = now.Add(t.Server.Config.Tick / 10)
+	}
+	t.Mu.Unlock()
+	if before && !far {
+		t.GiveBack(errBounded)
+	}
+}
+
+// noteBounds notes what the reply to a take of jobs says of limits. It returns when the jobs must
+// have started; zero: at any time. The reply to a repeated request does not say what ended the
+// take, or whether it parked keys, so what was known before it counts.
+func (k *taker) noteBounds(r script.Reply, repeated bool) (by time.Time) {
+	t, bound := k.topic, r.Text(9)
+	t.Mu.Lock()
+	bounded := t.Workers.Bounded
+	t.Mu.Unlock()
+	if bound == "far" && r.Number(10) > 0 || bound == "" && bounded && k.n > k.free {
+		by = k.asked.Add(k.ahead)
+	}
+	if bound != "" || !repeated {
+		t.setBounded(bound != "")
+		t.setFar(bound == "far")
+		t.setKeysLimited(r.Number(11), true)
+	} else {
+		t.doubtLimits()
+		t.wake()
+	}
+	return by
+}
+
 // spaced reports whether the server starts each job of a take at the time that its rates name. A
 // batch starts as one. A worker of a pool must not wait while another topic needs it. With a clock
 // of Redis that does not move by itself, no time comes.
@@ -146,7 +185,9 @@ func (t *Topic) placeFreed() {
 func (t *Topic) passPlaces(ctx context.Context) bool {
 	t.Mu.Lock()
 	w := &t.Workers
-	pass := w.Bounded && w.Stopping || w.Places && !w.CanTake()
+	// While limits are far away and jobs taken ahead use its places, nobody else is refused one.
+	uses := w.Far && len(w.Next) > 0
+	pass := w.Bounded && w.Stopping || w.Places && !w.CanTake() && !uses
 	t.Mu.Unlock()
 	if pass {
 		t.tellPlaces(ctx)

@@ -65,6 +65,9 @@ type taker struct {
 	rated   bool      // the rate of the topic made it rest
 	placed  bool      // its limit of running jobs did
 	next    int64     // by Redis's clock in µs: when the topic may run again, by the last reply; 0: unknown
+	// When the call since was sent, and how long its jobs may wait for a worker.
+	asked time.Time
+	ahead time.Duration
 	// of the first taker of a topic that is rung: the name under which it waits for jobs
 	name      string
 	waits     bool // by the last reply, the server is among those that wait
@@ -311,10 +314,10 @@ func (k *taker) share() (limit, bytes int) {
 // send makes one call of the take script.
 func (k *taker) send(work context.Context, limit, bytes int, place string, timeout time.Duration) (script.Reply, time.Time, error) {
 	k.number++
+	t, listed, sent := k.topic, 0, time.Now()
 	if k.since == 0 {
-		k.since = k.number
+		k.since, k.asked, k.ahead = k.number, sent, t.delay().Truncate(time.Millisecond)
 	}
-	t, listed := k.topic, 0
 	if k.name != "" && t.taking.ring.listed.Load() {
 		listed = 1
 	}
@@ -327,10 +330,9 @@ func (k *taker) send(work context.Context, limit, bytes int, place string, timeo
 	if t.spaced() {
 		spaced = 1
 	}
-	sent := time.Now()
 	r, err := t.exec(work, topicCall{
 		script: script.Take, jobs: limit, receipt: k.receipt, timeout: timeout, caller: &t.Server.takeScripts,
-	}, append(args, spaced)...)
+	}, append(args, spaced, k.ahead.Milliseconds())...)
 	return r, sent, err
 }
 
@@ -366,15 +368,18 @@ func (k *taker) noJobs(r script.Reply) afterTake {
 		t.setKeysLimited(r.Number(3), false)
 		k.noteWaits(r.Number(2) == 1)
 		if r.Status() == "busy" {
+			t.setFar(false)
 			return takeRoom
 		}
 		return takeWait
 	case "limit":
+		t.setFar(false)
 		t.setBounded(true)
 		k.noteWaits(false)
 		k.restForPlace()
 		return takeBound
 	case "rate":
+		t.setFar(false)
 		t.setBounded(true)
 		k.noteWaits(false)
 		k.restForStart(r.Number(2))
@@ -390,6 +395,7 @@ func (k *taker) noJobs(r script.Reply) afterTake {
 		return takeBound
 	}
 	// paused or held, or a status of a later release of the script
+	t.setFar(false)
 	k.paused = r.Status() == "paused"
 	k.rest = k.restOfPause()
 	// in whole ms, so the reply can be up to 1 ms too early
@@ -407,26 +413,19 @@ func (k *taker) admit(r script.Reply, sent time.Time, limit int, soon bool) afte
 	more := r.Number(7) == 1
 	k.got = len(ids)
 	k.noteWaits(r.Number(8) == 1)
-	// The reply to a repeated request does not say what ended the take, or whether it parked keys.
 	bound, repeated := r.Text(9), k.since < k.number
-	if bound != "" || !repeated {
-		t.setBounded(bound != "")
-		t.setKeysLimited(r.Number(11), true)
-	} else {
-		t.doubtLimits()
-		t.wake()
-	}
+	by := k.noteBounds(r, repeated)
 	// Two takes in succession must not delay Redis's other clients by two of the largest payloads.
 	huge := len(ids) == 1 && len(r.List(4).Text(0)) > hugeRecord
 	// A second taker of a topic whose rate is used up would be told a time at which nobody comes.
 	t.expect(k.n, len(ids), bound != "rate" && (len(ids) == run.TakeLimit || more && soon && !huge))
 	k.admitting.Wait()
 	if len(ids) < aside {
-		t.admitAll(r, sent, k.replied)
+		t.admitAll(r, sent, k.replied, by)
 	} else {
 		replied := k.replied
 		contain.Launch(&k.admitting, func() {
-			t.admitAll(r, sent, replied)
+			t.admitAll(r, sent, replied, by)
 			t.freed() // none of them may have been started
 		}, func(c *contain.Crash) { t.Server.loops.Crashed("take", c) })
 	}
@@ -448,8 +447,9 @@ func (k *taker) admit(r script.Reply, sent time.Time, limit int, soon bool) afte
 	return takeWait
 }
 
-// admitAll admits the jobs in the reply to a take, with the times when it was sent and answered.
-func (t *Topic) admitAll(r script.Reply, sent, replied time.Time) {
+// admitAll admits the jobs in the reply to a take, with the times when it was sent and answered,
+// and by which they must have started.
+func (t *Topic) admitAll(r script.Reply, sent, replied, by time.Time) {
 	starts := r.List(12)
 	end, ids, records, tried, moved := record.ParseLeaseEnd(r.Text(2)), r.List(3), r.List(4), r.List(5), r.List(6)
 	// Not the length of the lease: the reply may be one to an earlier copy of the request.
@@ -459,6 +459,7 @@ func (t *Topic) admitAll(r script.Reply, sent, replied time.Time) {
 			Topic: t.Keys.Topic, ID: ids.Text(i), Record: records.Text(i), Attempts: tried.Text(i), Moved: moved.Text(i),
 			End: end, Until: until, SetBacks: t.clock.SetsBack(), At: r.Now(), Defaults: &t.config.Defaults,
 		})
+		one.By = by
 		if len(starts) > 0 { // not earlier than that by Redis's clock, which was read before the reply
 			one.From = replied.Add(time.Duration(starts.Number(i)) * time.Microsecond)
 		}

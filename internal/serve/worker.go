@@ -60,16 +60,32 @@ func (t *Topic) patience() time.Duration {
 	return t.Workers.Patience()
 }
 
+// delay is Workers.Delay. With a clock of Redis that does not move by itself, no job may wait: its
+// start would be counted for a time that does not come.
+func (t *Topic) delay() time.Duration {
+	if t.Server.Config.Stepped {
+		return 0
+	}
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
+	return t.Workers.Delay()
+}
+
 // resume notes that the topic may have been resumed, or that its limits have changed; or only, with
 // place, that another server has left a place free.
 func (t *Topic) resume(place bool) {
 	t.Mu.Lock()
-	defer t.Mu.Unlock()
+	far := t.Workers.Far && !place
 	if !place {
 		t.doubtLimitsLocked()
+		t.Workers.Far = false
 	}
 	if t.latches.resumed.give() {
 		t.Loops.take.Wake()
+	}
+	t.Mu.Unlock()
+	if far {
+		t.GiveBack(errBounded)
 	}
 }
 
@@ -214,10 +230,15 @@ func (t *Topic) popLocked(now time.Time) *run.Run {
 	return nil
 }
 
-// keepsLocked reports whether this server still owns a job that is about to start.
+// keepsLocked reports whether this server still owns a job that is about to start, and may start
+// it. One whose start was counted for an earlier time goes back.
 func (t *Topic) keepsLocked(r *run.Run, now time.Time) bool {
 	if t.owned.Expire(r, now); r.Lost == nil {
-		return true
+		if r.By.IsZero() || !now.After(r.By) {
+			return true
+		}
+		t.Outcomes.Add(settle.Row{Run: r, Verb: settle.Return, Err: errSlow})
+		return false
 	}
 	t.launch(func() { t.reportLost(r) }) // concurrently: the next job must not wait for hooks
 	return false
@@ -333,7 +354,8 @@ func (t *Topic) endLocked(settled settle.Row) (abandoned bool, lost error) {
 // nextLocked returns the next job for a worker whose handler has returned after d, or nil if there
 // is none, or if the pool gives the worker to another topic. settles says that an outcome is on its
 // way to Redis. Until it is there, a limit of running jobs counts the job that has ended: a take
-// before that could be refused, or use the place of another server.
+// before that could be refused, or use the place of another server. It does neither if limits are
+// far away, and workers with short handlers need their jobs sooner.
 func (t *Topic) nextLocked(d time.Duration, now time.Time, settles bool) (next *run.Run) {
 	t.Workers.Ran(d)
 	t.Workers.Busy--
@@ -347,7 +369,8 @@ func (t *Topic) nextLocked(d time.Duration, now time.Time, settles bool) (next *
 	if next == nil {
 		t.startWorkerLocked() // not this worker: its jobs may wait for others of their batch
 	}
-	if t.roomLocked() > 0 && !(settles && t.Workers.Places) {
+	soon := t.Workers.Far && t.Workers.Ahead() >= t.Workers.Count
+	if t.roomLocked() > 0 && (soon || !settles || !t.Workers.Places) {
 		t.freedLocked()
 		if t.Workers.RoomForTwo(len(t.owned.Runs)) {
 			t.Loops.takeMore.Wake()

@@ -140,6 +140,24 @@ func TestGiveBackLeavesWhatHasAFreeSlot(t *testing.T) {
 	require.Empty(t, a.Workers.Next)
 }
 
+// A job that has waited for longer than its start was counted for goes back, although a worker is
+// free for it. The next one, which may start, does.
+func TestLateStartsGoBack(t *testing.T) {
+	t.Parallel()
+	a := topicOf(t, 3, func(context.Context, *run.Run) error { return nil }, nil)
+	a.admitted(3)
+	now := time.Now()
+	a.Workers.Next[0].By = now.Add(-time.Microsecond)
+	a.Workers.Next[1].By = now
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	require.Equal(t, "1", a.popLocked(now).ID)
+	require.Len(t, a.Outcomes.Rows, 1)
+	require.Equal(t, settle.Return, a.Outcomes.Rows[0].Verb)
+	require.Equal(t, "0", a.Outcomes.Rows[0].Run.ID)
+	require.Equal(t, "2", a.popLocked(now).ID)
+}
+
 // Once there is a slot for every job that was taken, others may be taken ahead, and the taker is
 // told so.
 func TestStartedSlotsMakeRoom(t *testing.T) {

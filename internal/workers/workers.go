@@ -65,6 +65,7 @@ type Workers struct {
 	trip        time.Duration // running mean of the round trip of a take, without Redis's work
 	limited     bool          // the last job taken has limited retries
 	Bounded     bool          // the topic has limits, by the last reply
+	Far         bool          // its limits are far away, by the last reply
 	KeysLimited bool          // limits of keys are in force, by the last reply, or may be since then
 	Places      bool          // a limit of running jobs is in force, or may be
 	Unsure      bool          // and that is to be looked up
@@ -74,9 +75,9 @@ type Workers struct {
 // job has used an attempt, even if its handler was never called. So jobs with limited retries are
 // not taken ahead. take.lua knows only what a job's record says, so nothing is taken ahead if the
 // Defaults of the handler limit the retries. A job taken ahead would also use up the limits of a
-// topic, and leave the jobs with which it is to be in a batch.
+// topic, unless they are far away, and leave the jobs with which it is to be in a batch.
 func (w *Workers) Ahead() int {
-	if w.limited || w.Cautious || w.Bounded || w.Window != (Window{}) || w.HandlerTime == AheadUnknown {
+	if w.limited || w.Cautious || w.Bounded && !w.Far || w.Window != (Window{}) || w.HandlerTime == AheadUnknown {
 		return 0
 	}
 	most := min(aheadLimit, aheadBytes/max(w.size, 1))
@@ -171,6 +172,9 @@ func (w *Workers) horizon() time.Duration { return AheadTime + 2*w.trip + w.trip
 
 // Patience returns how long a job taken ahead waits for a worker.
 func (w *Workers) Patience() time.Duration { return max(AheadPatience, 3*w.horizon()) }
+
+// Delay returns how long after its take a job taken ahead may start, if the topic has a rate.
+func (w *Workers) Delay() time.Duration { return max(AheadPatience, 2*w.horizon()) }
 
 // Took notes how long a take of n jobs was on its way. The mean falls faster than it rises, because
 // a slow machine must not look like a long way.

@@ -1,12 +1,15 @@
 
 -- take_bounds: the limits of a topic, as far as they bound a take as a whole (see limits).
 -- Gives: bounds refusal
--- Expects: now number_of bound at emit burst topic_rate meter come limit free listed name leases
--- Expects: holders meta idle
+-- Expects: now us number_of bound at emit burst topic_rate meter come limit free patience listed
+-- Expects: name leases holders meta idle
 --
--- A take leases no more than can start immediately. The number of running jobs is that of the
--- leases and of the stragglers, so it cannot leak. A take that is refused because of the rate is
--- told when to come again (see take_rate).
+-- A take leases no more than can start immediately, unless the limits are far away: at most half of
+-- the jobs that may run have leases, with those of this take, and half of the bucket is full
+-- after it. Its starts are counted as if all were made after patience, so each is made no later
+-- than it is counted, and no earlier than its rate allows. The number of running jobs is that of
+-- the leases and of the stragglers, so it cannot leak. A take that is refused because of the rate
+-- is told when to come again (see take_rate).
 
 -- bounds returns how many jobs the take may lease, before it looks at any. limits and tat are the
 -- fields flow and tat of meta; per_key: limits of keys are in force.
@@ -21,13 +24,14 @@ local function bounds(limits, tat, per_key)
   running, emit, burst = number_of(running), number_of(period), math.max(1, number_of(size))
   if running > 0 or emit > 0 or per_key then
     bound = 'on'
-    cap(free, 'free')
   end
+  local leased, far = 0, bound and patience > 0 and not per_key
   if running > 0 then
     local alive = '[' .. string.char(0) .. '1' .. string.format('%017.3f', now + 0.001)
     local stragglers = redis.pcall('ZLEXCOUNT', holders, alive, '(' .. string.char(1))
     stragglers = type(stragglers) == 'number' and stragglers or 0
-    cap(running - math.max(0, redis.call('ZCARD', leases) - 1) - stragglers, 'limit') -- no anchor
+    leased = math.max(0, redis.call('ZCARD', leases) - 1) + stragglers -- no anchor
+    far = far and leased + most <= running / 2
   end
   if emit > 0 then
     topic_rate = meter(emit, burst, number_of(tat))
@@ -35,6 +39,21 @@ local function bounds(limits, tat, per_key)
     if topic_rate.cut then
       redis.pcall('HSET', meta, 'tat', string.format('%.0f', at)) -- so that this stall ends
     end
+    local from = most > free and math.max(at, us + 1000 * patience) or at
+    far = far and from + most * emit <= us + burst * emit / 2
+    at = far and from or at
+  end
+  if far then
+    bound = 'far'
+    return most
+  end
+  if bound then
+    cap(free, 'free')
+  end
+  if running > 0 then
+    cap(running - leased, 'limit')
+  end
+  if emit > 0 then
     cap(topic_rate.room, 'rate')
   end
   return most
