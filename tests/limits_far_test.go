@@ -141,6 +141,27 @@ func TestChangesWhileJobsAreTakenAhead(t *testing.T) {
 	}
 }
 
+// When the link becomes long, the jobs of the takes under way are late for their starts and go
+// back. Then none are taken ahead until handlers have run, so others start meanwhile.
+func TestJobsStartWhenTheLinkBecomesLong(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		var c crowd
+		rate := delayq.Per(1_000_000, time.Second).Burst(1_000_000)
+		require.NoError(b, b.Client.SetLimits(b.Context(), "a", delayq.Limits{Rate: rate}))
+		storeMany(b, "a", 20_000)
+		w := queuetest.NewWire(b.Redis)
+		b.ServeOn(w, "a", c.handler(20*time.Microsecond), delayq.Concurrency(8))
+		for len(c.started()) < 2000 {
+			b.Pass(time.Millisecond)
+		}
+		w.Jitter(func() time.Duration { return 50 * time.Millisecond })
+		b.Pass(100 * time.Millisecond)
+		made := len(c.started())
+		b.Pass(2 * time.Second)
+		require.Greater(b, len(c.started()), made+50)
+	})
+}
+
 // Handlers that are quick for a while and slow for a while, on servers that stop and start: never
 // more starts are made than the rate allows, and never more jobs run than may.
 func TestLimitsFarAndNearAtRandom(t *testing.T) {

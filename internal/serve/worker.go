@@ -9,6 +9,7 @@ import (
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/settle"
+	"github.com/delayq/delayq/internal/workers"
 )
 
 // freed notes that there may be room for more jobs.
@@ -238,6 +239,7 @@ func (t *Topic) keepsLocked(r *run.Run, now time.Time) bool {
 			return true
 		}
 		t.Outcomes.Add(settle.Row{Run: r, Verb: settle.Return, Err: errSlow})
+		t.Workers.HandlerTime = workers.AheadUnknown // as Spill: the next jobs may be late, too
 		return false
 	}
 	t.launch(func() { t.reportLost(r) }) // concurrently: the next job must not wait for hooks
