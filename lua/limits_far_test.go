@@ -165,3 +165,42 @@ func TestTakesAheadOnlyFarFromLimits(t *testing.T) {
 		}
 	}
 }
+
+// A server whose reply was lost may not have known of the limits. So the reply to its next request,
+// and to each after that, says that the jobs have a latest start, if those of the lost reply had.
+func TestRepeatedTakeHasItsPatience(t *testing.T) {
+	t.Parallel()
+	rate := delayq.Per(1000, time.Second).Burst(400)
+	for _, c := range []struct {
+		limits delayq.Limits
+		free   int
+		left   int64
+	}{
+		{delayq.Limits{Rate: rate}, 10, 20_000},
+		{delayq.Limits{Rate: rate}, 100, 0},
+		{delayq.Limits{Running: 1000}, 10, 0},
+		{delayq.Limits{}, 10, 0},
+	} {
+		h, _ := onEmbedded(t)
+		h.setLimits(c.limits)
+		h.Put("+0", hand.Numbered("job", 300)...)
+		h.Promote()
+		h.Patience = 20
+		since := h.Series.Next()
+		take := func(number string, limit int) script.Reply {
+			r, err := h.TryTakeSince(number, since, limit, script.CallBytes, c.free, time.Minute, "head")
+			require.NoError(t, err)
+			return r
+		}
+		require.Equal(t, c.left, take(since, 100).Number(10))
+		for _, limit := range []int{100, 50, 50} {
+			number := h.Series.Next()
+			for range 2 {
+				again := take(number, limit)
+				require.Len(t, again.List(3), limit)
+				require.Empty(t, again.Text(9))
+				require.Equal(t, c.left, again.Number(10))
+			}
+		}
+	}
+}

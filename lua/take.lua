@@ -10,7 +10,8 @@
 -- KEYS[8]   moved     hash, job ID to its current due time, if it differs from the record's
 -- KEYS[9]   meta      hash, settings of the topic made by operators
 -- KEYS[10]  receipt   list of this taker: number and lease end of its last take, 1 if there was
---                     more to take and the starts of its reply, then the IDs it got
+--                     more to take, p if the jobs start by patience, and the starts of its
+--                     reply, then the IDs it got
 -- KEYS[11]  stats     hash, counter to number
 -- KEYS[12]  sizes     hash, the size of the largest record
 -- KEYS[13]  idle      zset, waiting server scored by the time its wait began (Unix ms)
@@ -62,7 +63,8 @@
 -- missing in a repeated reply, and if the topic has no limits. Otherwise it says what ended the
 -- take: free, limit (of running jobs), rate, on (nothing of these), or far (nothing, and the limits
 -- are far away). left is after how many µs this server is to take again, with rate. With far, it
--- is how many µs after the request a job may start at the latest, if the topic has a rate. limited
+-- is how many µs after the request a job may start at the latest, if the topic has a rate. A
+-- repeated reply has it, too, and then it counts from the first of those requests. limited
 -- is 1 if limits of keys are in force, and 2 if the take has parked keys because of them: then the
 -- timer has to promote, so that it knows when they get turns. It is 3 if keys are parked for other
 -- reasons only. starts is missing if all jobs may start at once. Otherwise it has for each of them
@@ -227,9 +229,10 @@ if looked == 0 then
   return {busy and 'busy' or 'empty', now, waits, limited}
 end
 local starts = starts_of(got)
+local patient = bound == 'far' and emit > 0 and limit > free
 if got > 0 then
   lease_end = redis.call('ZSCORE', leases, ids[1]) -- as Redis writes it from now on
-  note(lease_end, more, ids, starts)
+  note(lease_end, more, ids, starts, patient)
   count(stats, 'taken', got)
 end
 if bound and bound ~= 'far' and got < limit then
@@ -240,5 +243,5 @@ if got == limit and not kept_back and bound ~= 'limit' and few() then -- no need
   bound = 'rate'
 end
 local wait = bound == 'rate' and come(set[6], false)
-  or bound == 'far' and emit > 0 and limit > free and 1000 * patience or by_key and 0 or nil
+  or patient and 1000 * patience or by_key and 0 or nil
 return answer(lease_end, ids, records, more, waits, bound, wait, limited, starts)

@@ -72,10 +72,7 @@ func (t *Topic) setFar(far bool) {
 // take, or whether it parked keys, so what was known before it counts.
 func (k *taker) noteBounds(r script.Reply, repeated bool) (by time.Time) {
 	t, bound := k.topic, r.Text(9)
-	t.Mu.Lock()
-	bounded := t.Workers.Bounded
-	t.Mu.Unlock()
-	if bound == "far" && r.Number(10) > 0 || bound == "" && bounded && k.n > k.free {
+	if bound != "rate" && r.Number(10) > 0 {
 		by = k.asked.Add(k.ahead)
 	}
 	if bound != "" || !repeated {

@@ -1,8 +1,8 @@
 
 -- take_repeat: what a take gets of those before it whose replies were lost.
 -- Gives: repeated
--- Expects: now count line_up rouse release answer note known limit bytes place ready pool
--- Expects: leases receipt stats turn lane keyed lease_end lane_of free_keys holders parked
+-- Expects: now count line_up rouse release answer note known limit bytes patience place ready
+-- Expects: pool leases receipt stats turn lane keyed lease_end lane_of free_keys holders parked
 --
 -- A server without a reply asks again, with a new number and for fewer jobs. If one of the takes
 -- since then was executed, its receipt names the jobs. As many as fit are returned, with a lease
@@ -75,7 +75,7 @@ end
 local function repeated(twice)
   local kept = redis.call('LRANGE', receipt, 1, -1)
   local old_end, rest = table.remove(kept, 1), table.remove(kept, 1)
-  local starts = later_of(rest)
+  local starts, patient = later_of(rest), string.sub(rest or '', 2, 2) == 'p'
   rest = string.sub(rest or '', 1, 1) == '1'
   if limit == 0 and twice then
     return {'returned', now, kept}
@@ -119,11 +119,11 @@ local function repeated(twice)
       note(old_end, false, back)
       return {'returned', now, back}
     end
-    note(old_end, rest, mine, starts and later)
+    note(old_end, rest, mine, starts and later, patient)
   end
   if #mine > 0 then
-    return answer(old_end, mine, redis.call('HMGET', pool, unpack(mine)), rest, known(), nil, nil,
-      nil, starts and later)
+    return answer(old_end, mine, redis.call('HMGET', pool, unpack(mine)), rest, known(), nil,
+      patient and 1000 * patience or nil, nil, starts and later)
   elseif twice then
     return {'empty', now, known()}
   end

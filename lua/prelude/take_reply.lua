@@ -12,16 +12,18 @@ local function answer(ending, ids, records, more, waits, bound, left, limited, s
     due = redis.pcall('HMGET', moved, unpack(ids))
   end
   tried, due = tried and not tried.err and tried, due and not due.err and due
-  if limited or starts then -- a nil would end the reply
+  if limited or starts or left then -- a nil would end the reply
     bound, left, limited = bound or false, left or false, limited or false
   end
   return {'ok', now, ending, ids, records, tried, due, more and 1 or 0, waits, bound, left,
     limited, starts}
 end
 
--- note writes the receipt. With pcall: at worst the jobs wait until their leases are over.
-local function note(ending, more, ids, starts)
-  local rest = (more and '1' or '0') .. (starts and ' ' .. table.concat(starts, ' ') or '')
+-- note writes the receipt. patient says that the reply has the end of patience. With pcall: at
+-- worst the jobs wait until their leases are over.
+local function note(ending, more, ids, starts, patient)
+  local rest = (more and '1' or '0') .. (patient and 'p' or '')
+    .. (starts and ' ' .. table.concat(starts, ' ') or '')
   redis.pcall('DEL', receipt)
   redis.pcall('RPUSH', receipt, number, ending, rest, unpack(ids))
   redis.pcall('PEXPIRE', receipt, lease)
