@@ -141,6 +141,31 @@ func TestChangesWhileJobsAreTakenAhead(t *testing.T) {
 	}
 }
 
+// A take is executed while limits are far away, and its reply arrives after the message that there
+// are others. The server keeps none of the jobs that it has no worker for.
+func TestReplyOfATakeAfterOtherLimits(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		var c crowd
+		require.NoError(b, b.Client.SetLimits(b.Context(), "a", delayq.Limits{Running: 10_000}))
+		storeMany(b, "a", 10_000)
+		w := queuetest.NewWire(b.Redis)
+		b.ServeOn(w, "a", c.handler(100*time.Microsecond), delayq.Concurrency(2))
+		for b.Stats("a").Running < 20 {
+			b.Pass(time.Millisecond)
+		}
+		w.Delay(queuetest.Digest("take"))
+		for c.now.Load() > 0 {
+			b.Pass(time.Millisecond)
+		}
+		require.Greater(b, b.Stats("a").Running, int64(10), "the take is executed")
+		require.NoError(b, b.Client.SetLimits(b.Context(), "a", delayq.Limits{Running: 1000}))
+		b.Pass(time.Millisecond)
+		w.Rush()
+		b.Pass(500 * time.Microsecond)
+		require.LessOrEqual(b, b.Stats("a").Running, int64(4))
+	})
+}
+
 // When the link becomes long, the jobs of the takes under way are late for their starts and go
 // back. Then none are taken ahead until handlers have run, so others start meanwhile.
 func TestJobsStartWhenTheLinkBecomesLong(t *testing.T) {

@@ -50,19 +50,47 @@ func (t *Topic) setBounded(bounded bool) {
 	}
 }
 
-// setFar notes whether the limits of the topic are far away. When they come near, jobs taken ahead
-// go back: they use up starts and places that others may need. For a tenth of a tick, none are
-// taken then, so that this does not alternate.
-func (t *Topic) setFar(far bool) {
+// setFar notes that the limits of the topic were far away, as the reply to a take that was sent at
+// that time says.
+func (t *Topic) setFar(sent time.Time) {
 	t.Mu.Lock()
-	w, now := &t.Workers, time.Now()
-	before := w.Far
-	w.Far = far && !now.Before(w.near)
-	if before && !far {
-		w.near = now.Add(t.Server.Config.Tick / 10)
-	}
+	defer t.Mu.Unlock()
+	t.Workers.Far = t.Workers.Far || !sent.Before(t.Workers.near)
+}
+
+// setNear notes that the limits of the topic are not far away. When they come near, jobs taken
+// ahead go back: they use up starts and places that others may need. For a tenth of a tick, none
+// are taken then, so that this does not alternate.
+func (t *Topic) setNear() {
+	t.Mu.Lock()
+	came := t.comeNearLocked(t.Server.Config.Tick / 10)
 	t.Mu.Unlock()
-	if before && !far {
+	if came {
+		t.GiveBack(errBounded)
+	}
+}
+
+// comeNearLocked notes that limits are not far away, whatever replies to takes say that are sent
+// before d from now. It reports whether they were far away before. If not, only 0 has an effect.
+func (t *Topic) comeNearLocked(d time.Duration) (came bool) {
+	w := &t.Workers
+	if came = w.Far; came || d == 0 {
+		if near := time.Now().Add(d); near.After(w.near) {
+			w.near = near
+		}
+	}
+	w.Far = false
+	return came
+}
+
+// recheckFar gives back the jobs of a take that have no worker, if limits have come near, or were
+// set, since it was executed. What gave back the others may have come before they were admitted.
+func (t *Topic) recheckFar() {
+	t.Mu.Lock()
+	w := &t.Workers
+	near := w.Bounded && !w.Far && len(w.Next) > max(0, w.Idle()-len(w.Later))*w.Seat()
+	t.Mu.Unlock()
+	if near {
 		t.GiveBack(errBounded)
 	}
 }
@@ -70,14 +98,18 @@ func (t *Topic) setFar(far bool) {
 // noteBounds notes what the reply to a take of jobs says of limits. It returns when the jobs must
 // have started; zero: at any time. The reply to a repeated request does not say what ended the
 // take, or whether it parked keys, so what was known before it counts.
-func (k *taker) noteBounds(r script.Reply, repeated bool) (by time.Time) {
+func (k *taker) noteBounds(r script.Reply, sent time.Time, repeated bool) (by time.Time) {
 	t, bound := k.topic, r.Text(9)
 	if bound != "rate" && r.Number(10) > 0 {
 		by = k.asked.Add(k.ahead)
 	}
 	if bound != "" || !repeated {
 		t.setBounded(bound != "")
-		t.setFar(bound == "far")
+		if bound == "far" {
+			t.setFar(sent)
+		} else {
+			t.setNear()
+		}
 		t.setKeysLimited(r.Number(11), true)
 	} else {
 		t.doubtLimits()

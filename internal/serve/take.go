@@ -368,18 +368,18 @@ func (k *taker) noJobs(r script.Reply) afterTake {
 		t.setKeysLimited(r.Number(3), false)
 		k.noteWaits(r.Number(2) == 1)
 		if r.Status() == "busy" {
-			t.setFar(false)
+			t.setNear()
 			return takeRoom
 		}
 		return takeWait
 	case "limit":
-		t.setFar(false)
+		t.setNear()
 		t.setBounded(true)
 		k.noteWaits(false)
 		k.restForPlace()
 		return takeBound
 	case "rate":
-		t.setFar(false)
+		t.setNear()
 		t.setBounded(true)
 		k.noteWaits(false)
 		k.restForStart(r.Number(2))
@@ -395,7 +395,7 @@ func (k *taker) noJobs(r script.Reply) afterTake {
 		return takeBound
 	}
 	// paused or held, or a status of a later release of the script
-	t.setFar(false)
+	t.setNear()
 	k.paused = r.Status() == "paused"
 	k.rest = k.restOfPause()
 	// in whole ms, so the reply can be up to 1 ms too early
@@ -414,18 +414,24 @@ func (k *taker) admit(r script.Reply, sent time.Time, limit int, soon bool) afte
 	k.got = len(ids)
 	k.noteWaits(r.Number(8) == 1)
 	bound, repeated := r.Text(9), k.since < k.number
-	by := k.noteBounds(r, repeated)
+	by := k.noteBounds(r, sent, repeated)
 	// Two takes in succession must not delay Redis's other clients by two of the largest payloads.
 	huge := len(ids) == 1 && len(r.List(4).Text(0)) > hugeRecord
 	// A second taker of a topic whose rate is used up would be told a time at which nobody comes.
 	t.expect(k.n, len(ids), bound != "rate" && (len(ids) == run.TakeLimit || more && soon && !huge))
 	k.admitting.Wait()
+	replied, ahead := k.replied, k.n > k.free
+	admitAll := func() {
+		t.admitAll(r, sent, replied, by)
+		if ahead {
+			t.recheckFar()
+		}
+	}
 	if len(ids) < aside {
-		t.admitAll(r, sent, k.replied, by)
+		admitAll()
 	} else {
-		replied := k.replied
 		contain.Launch(&k.admitting, func() {
-			t.admitAll(r, sent, replied, by)
+			admitAll()
 			t.freed() // none of them may have been started
 		}, func(c *contain.Crash) { t.Server.loops.Crashed("take", c) })
 	}

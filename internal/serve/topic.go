@@ -98,7 +98,7 @@ type crew struct {
 	workers.Workers
 	gather *time.Timer       // ends the wait for a batch to be full; nil: nothing waits
 	later  *time.Timer       // starts the jobs in Later; nil: there were none yet
-	near   time.Time         // until then, the limits of the topic do not count as far away
+	near   time.Time         // no take that is sent before then says that limits are far away
 	given  []*workers.Member // have been given workers of the pool, and are not yet told
 }
 

@@ -76,16 +76,16 @@ func (t *Topic) delay() time.Duration {
 // place, that another server has left a place free.
 func (t *Topic) resume(place bool) {
 	t.Mu.Lock()
-	far := t.Workers.Far && !place
+	came := false
 	if !place {
 		t.doubtLimitsLocked()
-		t.Workers.Far = false
+		came = t.comeNearLocked(0)
 	}
 	if t.latches.resumed.give() {
 		t.Loops.take.Wake()
 	}
 	t.Mu.Unlock()
-	if far {
+	if came {
 		t.GiveBack(errBounded)
 	}
 }

@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
+	"github.com/delayq/delayq/internal/script"
 	"github.com/delayq/delayq/internal/settle"
 )
 
@@ -200,4 +202,35 @@ func TestHooksOfLostJobsHoldUpNoStart(t *testing.T) {
 	a.Server.ending.running.Wait()
 	require.True(t, heard)
 	require.Len(t, a.Outcomes.Rows, 1)
+}
+
+// A take was executed while limits were far away, and its reply arrives after they have come near,
+// as a reply to the other taker has said, or after a message that they have changed. The jobs that
+// have no worker go back.
+func TestFarRepliesThatArriveLateKeepNothing(t *testing.T) {
+	t.Parallel()
+	const jobs = 150 // admitted concurrently
+	for name, nears := range map[string]func(a *Topic){
+		"reply":   func(a *Topic) { a.setNear() },
+		"message": func(a *Topic) { a.resume(false) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := topicOf(t, 3, func(context.Context, *run.Run) error { return nil }, nil)
+			a.Workers.Starting, a.Workers.Bounded, a.Workers.Far = true, true, true
+			a.Workers.Coming = jobs
+			var ids, records []any
+			for i := range jobs {
+				ids, records = append(ids, strconv.Itoa(i)), append(records, "a record")
+			}
+			sent := time.Now().Add(-time.Millisecond)
+			k := a.newTaker("taken")
+			k.number, k.since, k.n, k.free = 1, 1, jobs, 3
+			nears(a)
+			k.admit(script.Reply{"ok", int64(1000), "31000.000", ids, records, nil, nil, int64(0), int64(0), "far"}, sent, jobs, true)
+			k.admitting.Wait()
+			require.False(t, a.Workers.Far)
+			require.Len(t, a.Workers.Next, 3)
+			require.Len(t, a.Outcomes.Rows, jobs-3)
+		})
+	}
 }
