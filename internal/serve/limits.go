@@ -214,9 +214,13 @@ func (t *Topic) placeFreed() {
 func (t *Topic) passPlaces(ctx context.Context) bool {
 	t.Mu.Lock()
 	w := &t.Workers
-	// While limits are far away and jobs taken ahead use its places, nobody else is refused one.
-	uses := w.Far && len(w.Next) > 0
-	pass := w.Bounded && w.Stopping || w.Places && !w.CanTake() && !uses
+	// While limits are far away and jobs taken ahead use its places, hardly anybody is refused one.
+	now := time.Now()
+	rarely := w.Far && len(w.Next) > 0 && now.Before(w.passed.Add(t.Server.Config.Tick/10))
+	pass := w.Bounded && w.Stopping || w.Places && !w.CanTake() && !rarely
+	if pass {
+		w.passed = now
+	}
 	t.Mu.Unlock()
 	if pass {
 		t.tellPlaces(ctx)

@@ -99,6 +99,7 @@ type crew struct {
 	gather *time.Timer       // ends the wait for a batch to be full; nil: nothing waits
 	later  *time.Timer       // starts the jobs in Later; nil: there were none yet
 	near   time.Time         // no take that is sent before then says that limits are far away
+	passed time.Time         // when the other servers were last told of a place
 	given  []*workers.Member // have been given workers of the pool, and are not yet told
 }
 

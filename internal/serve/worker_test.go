@@ -234,3 +234,20 @@ func TestFarRepliesThatArriveLateKeepNothing(t *testing.T) {
 		})
 	}
 }
+
+// A server that is far from its limits and uses its places seldom tells the others of them. If it
+// has no job for a place, it always does.
+func TestPlacesArePassedRarelyWhileTheyAreUsed(t *testing.T) {
+	t.Parallel()
+	a := topicOf(t, 1, func(context.Context, *run.Run) error { return nil }, nil)
+	a.Workers.Bounded, a.Workers.Places, a.Workers.Far, a.Workers.Busy = true, true, true, 1
+	a.admitted(2)
+	require.True(t, a.passPlaces(t.Context()))
+	a.Workers.passed = time.Now().Add(time.Second)
+	require.False(t, a.passPlaces(t.Context()))
+	a.Workers.passed = time.Now().Add(-a.Server.Config.Tick / 10)
+	require.True(t, a.passPlaces(t.Context()))
+	a.Workers.passed = time.Now().Add(time.Second)
+	a.GiveBack(errBounded)
+	require.True(t, a.passPlaces(t.Context()))
+}
