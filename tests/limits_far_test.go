@@ -14,6 +14,7 @@ import (
 
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/queuetest"
+	"github.com/delayq/delayq/internal/redistest"
 )
 
 // storeMany stores ready jobs of a topic.
@@ -30,7 +31,7 @@ func storeMany(b *queuetest.Bubble, topic string, n int) {
 // Limits that are never reached cost no more takes than none: a take serves a hundred jobs or more.
 // If they can be reached, a server takes no jobs that it has no worker for.
 func TestTakesFarFromLimits(t *testing.T) {
-	const jobs = 20_000
+	const jobs = 10_000
 	for _, c := range []struct {
 		limits delayq.Limits
 		far    bool
@@ -190,9 +191,13 @@ func TestJobsStartWhenTheLinkBecomesLong(t *testing.T) {
 // Handlers that are quick for a while and slow for a while, on servers that stop and start: never
 // more starts are made than the rate allows, and never more jobs run than may.
 func TestLimitsFarAndNearAtRandom(t *testing.T) {
-	var returned atomic.Int64
-	t.Cleanup(func() { require.NotZero(t, returned.Load(), "the limits came near") })
-	for seed := range uint64(6) {
+	var returned, played atomic.Int64
+	t.Cleanup(func() {
+		if played.Load() > 4 { // in a game of 25, they never come near
+			require.NotZero(t, returned.Load(), "the limits came near")
+		}
+	})
+	for seed := range uint64(redistest.Size(6)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			queuetest.InBubble(t, func(b *queuetest.Bubble) {
 				const jitter = 400 * time.Microsecond
@@ -239,6 +244,7 @@ func TestLimitsFarAndNearAtRandom(t *testing.T) {
 						require.GreaterOrEqual(b, all[j].Sub(from), time.Duration(j-i+1-rate.MaxBurst())*emit-2*jitter)
 					}
 				}
+				played.Add(1)
 				returned.Add(b.Counter("a", delayq.CounterReturned))
 			})
 		})
