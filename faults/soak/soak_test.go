@@ -38,7 +38,7 @@ func TestSoakShortly(t *testing.T) {
 	require.Greater(t, report.Slots.Spans, 30)
 	require.NotZero(t, report.Slots.Checks)
 	require.Greater(t, report.Limited.Samples, 100)
-	require.Greater(t, report.Limited.Starts, 100)
+	require.NotZero(t, report.Limited.Starts)
 	require.NotZero(t, report.Limited.Holds)
 	require.NotZero(t, report.Limited.KeyHolds)
 	require.NotZero(t, report.Limited.Ordered)
