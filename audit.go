@@ -146,6 +146,8 @@ func argumentsOf(o *commit.Op) string {
 	switch {
 	case o.Move != nil:
 		return dueText(&o.Move.Due)
+	case o.Tomb != nil:
+		return tombText(o.Tomb)
 	case o.Reason != "":
 		return fmt.Sprintf("reason %q", o.Reason)
 	}

@@ -1,4 +1,5 @@
-// When a job is due. The moving itself is in internal/serve/promote.go and lua/promote.lua.
+// When a job is due, and for how long its ID is closed. The moving itself is in
+// internal/serve/promote.go and lua/promote.lua.
 
 package delayq
 
@@ -8,11 +9,13 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/delayq/delayq/internal/commit"
+	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
 )
@@ -243,4 +246,191 @@ func moveTo(due DueOption) (*commit.Move, error) {
 		return nil, err
 	}
 	return &commit.Move{When: opts.when(), Due: opts.Options}, nil
+}
+
+// StateTomb is the State of a [DuplicateError] if no job has the ID, but the ID is closed by a
+// [Tombstone] or by [UniqueFor]. It is no state of a job: no query has it.
+const StateTomb State = "tomb"
+
+// ErrTooManyTombs is returned when the topic has as many tombs as [TombLimit] allows. An Enqueue
+// with [UniqueFor] has stored nothing. A [Client.Dequeue] with a [Tombstone] has cancelled the job,
+// if there was one, and has not closed the ID.
+var ErrTooManyTombs = errors.New("delayq: the topic has too many tombs")
+
+// UniqueFor closes the ID of the job for d from when Redis stores it, by Redis's clock: while the
+// job is unfinished and after it has completed, no other job with this ID is stored within d. A
+// second [Client.Enqueue] returns [ErrDuplicate], with the state of the job while that is
+// unfinished, and [StateTomb] afterwards. So the job runs once within d, however often it is
+// enqueued. It is still at least once: retries and lapsed leases run it again.
+//
+// The ID must be given. [Replace] and [ReplaceDead] replace an unfinished job also within d, and
+// not one that has completed. Cancelling the job leaves the ID closed: pass [Tombstone] of 0 to
+// [Client.Dequeue] to free it. [Again], retries, [Client.Revive] and schedules do not ask whether
+// an ID is closed. UniqueFor cannot be given to a schedule, to Again or in [Defaults].
+//
+// Clients of v0.1.0 do not look at tombs. A failover that loses the newest writes loses their tombs
+// too, unless [WaitReplicas] has confirmed them. A tomb with an ID of 20 bytes takes 126 bytes of
+// Redis's memory until d is over. Errors: [ErrTooManyTombs]. Default: an ID is free as soon as
+// its job has ended. Range: 1 ms to 100 years.
+func UniqueFor(d time.Duration) JobOption {
+	return jobOption(func(o *jobOptions) {
+		o.fail(positive("UniqueFor", d))
+		o.window = ceilMS(d)
+	})
+}
+
+// A DequeueOption is an option of [Client.Dequeue] and [Client.CancelBatch]: [Tombstone].
+type DequeueOption interface{ applyDequeue(*dequeueOptions) }
+
+type dequeueOptions struct {
+	tomb *commit.Tomb
+	errs []error
+}
+
+type dequeueOption func(*dequeueOptions)
+
+func (f dequeueOption) applyDequeue(o *dequeueOptions) { f(o) }
+
+// Tombstone closes the ID for d, by Redis's clock: until then [Client.Enqueue] stores no job with
+// it and returns [ErrDuplicate], with [StateTomb] and Until in the [DuplicateError]. It is for
+// producers that come too late: an order can be paid before the job that cancels it was enqueued.
+//
+// The ID is closed whatever the state of the job, and also if there is none. Then Dequeue returns
+// [ErrNotFound] and has closed the ID nevertheless. A tomb that the ID has already gets the new
+// end, even if that is earlier. A d of 0 frees the ID. A Dequeue without Tombstone leaves a tomb as
+// it is.
+//
+// [Replace] and [ReplaceDead] do not pass a tomb, unless an unfinished job has the ID. [Again],
+// retries, [Client.Revive] and schedules do not ask whether an ID is closed, and clients of v0.1.0
+// do not either. Errors: [ErrTooManyTombs]. Range: 0, and 1 ms to 100 years.
+func Tombstone(d time.Duration) DequeueOption {
+	return dequeueOption(func(o *dequeueOptions) {
+		if d != 0 {
+			if err := positive("Tombstone", d); err != nil {
+				o.errs = append(o.errs, err)
+			}
+		}
+		o.tomb = &commit.Tomb{For: ceilMS(d)}
+	})
+}
+
+// tombOf returns what opts say about the tomb of a cancelled job; nil: nothing.
+func (c *Client) tombOf(opts []DequeueOption) (*commit.Tomb, error) {
+	var o dequeueOptions
+	for _, opt := range opts {
+		if contain.IsNil(opt) {
+			o.errs = append(o.errs, errors.New("an option of a cancel is nil"))
+			continue
+		}
+		opt.applyDequeue(&o)
+	}
+	if o.tomb != nil && c != nil {
+		o.tomb.Most = c.o.tombs
+	}
+	return o.tomb, invalid(o.errs)
+}
+
+// TombLimitOption is the type of [TombLimit]: an option of clients.
+type TombLimitOption int
+
+// TombLimit bounds how many IDs of a topic can be closed at the same time: see [Tombstone] and
+// [UniqueFor]. Calls that would exceed it return [ErrTooManyTombs]. UniqueFor of a day at 12 jobs a
+// second has 1,036,800 tombs. Default: 10,000,000. Range: 1 to 1,000,000,000.
+func TombLimit(n int) TombLimitOption { return TombLimitOption(n) }
+
+func (n TombLimitOption) applyClient(o *clientOptions) {
+	if n < 1 || n > mostTombs {
+		o.errs = append(o.errs, fmt.Errorf("TombLimit(%d): must be from 1 to %d", int(n), mostTombs))
+	}
+	o.tombs = int64(n)
+}
+
+const (
+	mostTombs    = 1_000_000_000
+	defaultTombs = 10_000_000
+)
+
+// uniqueWord returns what follows the due time of a job that closes its ID, as the script reads it.
+func uniqueWord(window, most int64) string {
+	if window == 0 {
+		return ""
+	}
+	return (&commit.Tomb{For: window, Most: most}).Word()
+}
+
+// tombText returns the arguments of a cancel for the audit.
+func tombText(t *commit.Tomb) string {
+	if t == nil {
+		return ""
+	}
+	return "tombstone " + ofMS(t.For).String()
+}
+
+// cancelled returns the error of a cancel that Redis has answered.
+func cancelled(o *commit.Op, err error) error {
+	switch {
+	case !o.Full:
+		return err
+	case err == nil:
+		return ErrTooManyTombs
+	}
+	return fmt.Errorf("%w; %w", err, ErrTooManyTombs)
+}
+
+// A row of an outbox has the letter of what the job replaces, and can have an exclamation mark and
+// a window after it. A cancel has the length of its tomb where a job has its delay, and freed where
+// it has its due time if the ID is to be free. A release that does not know them refuses such a
+// job, and cancels without a tomb.
+const freed = 1
+
+// replacesText returns the column replaces of the row of a job.
+func replacesText(o *jobOptions) string {
+	if o.window == 0 {
+		return string(o.replace)
+	}
+	return string(o.replace) + "!" + strconv.FormatInt(o.window, 10)
+}
+
+// replacesOf reads that column.
+func replacesOf(text string) (which commit.Replacing, window int64, err error) {
+	letter, ms, closes := strings.Cut(text, "!")
+	if closes {
+		window, err = strconv.ParseInt(ms, 10, 64)
+		if err == nil && (window < 1 || window > record.MaxDelay) {
+			err = errors.New("out of range")
+		}
+	}
+	switch which = commit.Replacing(letter); which {
+	case commit.ReplaceNone, commit.ReplaceAny, commit.ReplaceDead:
+	default:
+		err = errors.New("unknown letter")
+	}
+	if err != nil {
+		return "", 0, fmt.Errorf("it replaces %q: %w", text, err)
+	}
+	return which, window, nil
+}
+
+// cancelRow returns the row of a cancel.
+func cancelRow(topic, id string, tomb *commit.Tomb) commit.Row {
+	row := commit.Row{Kind: commit.RowCancel, Topic: topic, ID: id}
+	switch {
+	case tomb == nil:
+	case tomb.For == 0:
+		row.DueAt = freed
+	default:
+		row.DueIn = tomb.For
+	}
+	return row
+}
+
+// tombOfRow returns the tomb of a cancel as it is now: its time counts from when the row was made.
+func tombOfRow(r *commit.Row, most int64) *commit.Tomb {
+	switch {
+	case r.DueAt == freed:
+		return &commit.Tomb{Most: most}
+	case r.DueIn > r.Age:
+		return &commit.Tomb{For: r.DueIn - max(0, r.Age), Most: most}
+	}
+	return nil
 }

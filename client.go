@@ -240,7 +240,11 @@ func (c *Client) seal(ctx context.Context, e *enqueueing) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	e.fresh = commit.Fresh{Opts: &e.opts.Options, Replace: e.opts.replace, When: e.opts.when(), Nonce: record.NewNonce()}
+	if e.opts.window > 0 && e.job.ID == "" {
+		return fmt.Errorf("%w: UniqueFor: the job needs an ID", ErrInvalid)
+	}
+	when := e.opts.when() + uniqueWord(e.opts.window, c.o.tombs)
+	e.fresh = commit.Fresh{Opts: &e.opts.Options, Replace: e.opts.replace, When: when, Nonce: record.NewNonce()}
 	e.op = commit.Op{Kind: commit.Enqueue, Topic: e.job.Topic, ID: e.job.ID, Fresh: &e.fresh}
 	if e.op.ID == "" {
 		e.op.ID, e.fresh.Unique = newID(), true
@@ -283,31 +287,35 @@ func (c *Client) enqueued(ctx context.Context, event EnqueueEvent, o *commit.Op)
 // depend on the backlog.
 //
 // Dequeue returns [ErrNotFound] if there is no such job, for example because it has finished. To
-// remove a done job, use [Client.Delete].
-func (c *Client) Dequeue(ctx context.Context, topic, id string) (State, error) {
+// remove a done job, use [Client.Delete]. With a [Tombstone], no job of this ID can be enqueued for
+// a while.
+func (c *Client) Dequeue(ctx context.Context, topic, id string, opts ...DequeueOption) (State, error) {
 	ctx, end := c.begin(ctx, CallEvent{Name: commit.Cancel.Name, Topic: topic, ID: id, Jobs: 1})
 	o := &commit.Op{Kind: commit.Cancel, Topic: topic, ID: id}
-	var state State
-	err := c.do(ctx, o)
-	if err == nil {
-		state = states[o.Letter]
+	tomb, err := c.tombOf(opts)
+	if o.Tomb = tomb; err != nil {
+		err = o.Place().At(errors.Join(c.validate(ctx, topic, id), err))
+	} else {
+		err = c.do(ctx, o)
 	}
-	c.dequeued(ctx, o, err)
+	state := c.dequeued(ctx, o, err)
 	return state, end.with(CallResult{State: state, Err: c.audit(ctx, o, err)})
 }
 
-// dequeued reports the outcome of a cancellation to the hooks.
-func (c *Client) dequeued(ctx context.Context, o *commit.Op, err error) {
-	if c == nil || ctx == nil || len(c.o.hooks.dequeued) == 0 {
-		return
-	}
+// dequeued reports the outcome of a cancellation to the hooks. It returns the state in which the
+// job was, or none if there was none or nothing is known.
+func (c *Client) dequeued(ctx context.Context, o *commit.Op, err error) State {
 	event := DequeueEvent{Topic: o.Topic, ID: o.ID, Err: err}
-	if err == nil {
+	if err == nil || o.Full {
 		event.State = states[o.Letter]
+	}
+	if c == nil || ctx == nil {
+		return event.State
 	}
 	for _, h := range c.o.hooks.dequeued {
 		c.o.hooks.guard(func() { h.Dequeued(ctx, event) })
 	}
+	return event.State
 }
 
 // Delete removes a done job, and everything that is kept of it, before its [Retention] is over. It

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -115,7 +116,7 @@ type CancelResult struct {
 // CancelBatch cancels any number of jobs of any topics, as [Client.Dequeue] does one. Results are
 // in the order of jobs. Each has its own error, as from Dequeue: [ErrNotFound] if there is no such
 // job. The returned error is non-nil if any job failed, and joins the first ten failures. Use
-// [ErrorsExcept] if a job that is gone is no failure.
+// [ErrorsExcept] if a job that is gone is no failure. The options apply to each job.
 //
 // Jobs of one topic are sent in their order, up to 500 in a call. Each cancel is atomic; the batch
 // as a whole is not. When ctx is done, jobs not yet sent get its error. After a call that Redis
@@ -124,24 +125,24 @@ type CancelResult struct {
 //
 // Cost: O(log(jobs of the topic)) for each job, however many are ready. Besides the results,
 // CancelBatch holds the state of at most a few thousand jobs at a time.
-func (c *Client) CancelBatch(ctx context.Context, jobs []JobRef) ([]CancelResult, error) {
+func (c *Client) CancelBatch(ctx context.Context, jobs []JobRef, opts ...DequeueOption) ([]CancelResult, error) {
 	topic := func(i int) string { return jobs[i].Topic }
 	ctx, end := c.beginBatch(ctx, "cancel batch", len(jobs), topic)
 	results, was := make([]CancelResult, len(jobs)), newPrevious(ctx, len(jobs), topic)
+	tomb, bad := c.tombOf(opts)
 	err := c.each(ctx, commit.Cancel, len(jobs), func(i int, o *commit.Op) error {
-		o.Topic, o.ID = jobs[i].Topic, jobs[i].ID
-		return nil
+		o.Topic, o.ID, o.Tomb = jobs[i].Topic, jobs[i].ID, tomb
+		return bad
 	}, func(i int, o *commit.Op) error {
-		err := outcomeOf(o, o.Err)
-		if results[i].Err = err; err == nil {
-			results[i].State = states[o.Letter]
+		results[i].Err = outcomeOf(o, o.Err)
+		if results[i].State = c.dequeued(ctx, o, results[i].Err); results[i].State != "" {
 			was.add(i, o)
 		}
-		c.dequeued(ctx, o, err)
-		return err
+		return results[i].Err
 	})
 	at := func(i int) (JobRef, error) { return jobs[i], results[i].Err }
-	return results, end.err(c.auditBatch(ctx, commit.Cancel, len(jobs), at, func(int) string { return "" }, was, err))
+	set := func(int) string { return strings.TrimRight(" "+tombText(tomb), " ") }
+	return results, end.err(c.auditBatch(ctx, commit.Cancel, len(jobs), at, set, was, err))
 }
 
 // A NewDue is a new due time of a job, for [Client.RescheduleBatch].
@@ -317,21 +318,22 @@ func (friends) SealEnqueue(ctx context.Context, c *Client, fresh NewJob) (commit
 		return commit.Row{}, nil, script.Place{Call: "enqueue", Topic: e.job.Topic, Job: e.job.ID}.At(err)
 	}
 	return commit.Row{
-		Kind: commit.RowEnqueue, Topic: e.op.Topic, ID: e.op.ID, Replace: string(e.fresh.Replace),
+		Kind: commit.RowEnqueue, Topic: e.op.Topic, ID: e.op.ID, Replace: replacesText(&e.opts),
 		Record: string(e.fresh.Draft), DueAt: e.opts.DueAt, DueIn: e.opts.DueIn,
 	}, storedJob(&e.op, e.job.Payload, ErrUnknownOutcome), nil
 }
 
 // SealCancel returns the row of a [Client.Dequeue].
-func (friends) SealCancel(ctx context.Context, c *Client, topic, id string) (commit.Row, error) {
-	err := c.validate(ctx, topic, id)
+func (friends) SealCancel(ctx context.Context, c *Client, topic, id string, opts ...DequeueOption) (commit.Row, error) {
+	tomb, err := c.tombOf(opts)
+	err = errors.Join(c.validate(ctx, topic, id), err)
 	if err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
 		return commit.Row{}, script.Place{Call: commit.Cancel.Name, Topic: topic, Job: id}.At(err)
 	}
-	return commit.Row{Kind: commit.RowCancel, Topic: topic, ID: id}, nil
+	return cancelRow(topic, id, tomb), nil
 }
 
 // SealReschedule returns the row of a [Client.Reschedule].
@@ -370,7 +372,7 @@ func (friends) SendRows(ctx context.Context, c *Client, plan commit.Plan, rows [
 	}
 	list := make([]*commit.Op, len(rows))
 	for i := range rows {
-		list[i] = operationOf(&rows[i])
+		list[i] = c.operationOf(&rows[i])
 	}
 	size := func(i int) int { return rows[i].Size() } // a record changes as it grows older
 	lost, failed := c.commits.SendPlan(ctx, plan, list, size)
@@ -412,16 +414,14 @@ func checkRow(r *commit.Row) error {
 	if r.DueAt < 0 || r.DueAt > maxDueMS || r.DueIn < 0 || r.DueIn > record.MaxDelay {
 		errs = append(errs, fmt.Errorf("due at %d ms, or in %d ms", r.DueAt, r.DueIn))
 	}
-	switch commit.Replacing(r.Replace) {
-	case commit.ReplaceNone, commit.ReplaceAny, commit.ReplaceDead:
-	default:
-		errs = append(errs, fmt.Errorf("it replaces %q", r.Replace))
+	if _, _, err := replacesOf(r.Replace); err != nil {
+		errs = append(errs, err)
 	}
 	return invalid(errs)
 }
 
 // operationOf returns the operation of a row. One that cannot be sent is settled.
-func operationOf(r *commit.Row) *commit.Op {
+func (c *Client) operationOf(r *commit.Row) *commit.Op {
 	o := &commit.Op{Topic: r.Topic, ID: r.ID}
 	if err := checkRow(r); err != nil {
 		o.Kind = commit.Enqueue
@@ -431,13 +431,13 @@ func operationOf(r *commit.Row) *commit.Op {
 	switch r.Kind {
 	case commit.RowEnqueue:
 		o.Kind = commit.Enqueue
-		e, err := enqueueingOf(r)
+		e, err := c.enqueueingOf(r)
 		if err != nil {
 			o.Settle(err)
 		}
 		o.Fresh = e
 	case commit.RowCancel:
-		o.Kind = commit.Cancel
+		o.Kind, o.Tomb = commit.Cancel, tombOfRow(r, c.o.tombs)
 	case commit.RowReschedule:
 		o.Kind = commit.Reschedule
 		opts := defaultJob
@@ -455,12 +455,13 @@ const longAgo = 1
 
 // enqueueingOf returns the job of a row as it is now: its delay and its expiry count from when the
 // row was made.
-func enqueueingOf(r *commit.Row) (*commit.Fresh, error) {
+func (c *Client) enqueueingOf(r *commit.Row) (*commit.Fresh, error) {
 	job, err := record.Decode(r.Record)
 	if err != nil {
 		return nil, err
 	}
-	e := &commit.Fresh{Replace: commit.Replacing(r.Replace)}
+	replaces, window, _ := replacesOf(r.Replace) // checkRow has read it
+	e := &commit.Fresh{Replace: replaces}
 	copy(e.Nonce[:], job.Nonce)
 	e.Draft = record.Draft(r.Record)
 	o := &jobOptions{Options: job.Options, replace: e.Replace}
@@ -477,7 +478,7 @@ func enqueueingOf(r *commit.Row) (*commit.Fresh, error) {
 			return nil, err
 		}
 	}
-	e.Opts, e.When = &o.Options, o.when()
+	e.Opts, e.When = &o.Options, o.when()+uniqueWord(window, c.o.tombs)
 	return e, nil
 }
 

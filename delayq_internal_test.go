@@ -59,6 +59,7 @@ func TestJobOptionsChangeWhatTheySay(t *testing.T) {
 		"Header":      {Header("k", "v"), func(o *jobOptions) { o.Headers = map[string]string{"k": "v"} }},
 		"Replace":     {Replace(), func(o *jobOptions) { o.replace = commit.ReplaceAny }},
 		"ReplaceDead": {ReplaceDead(), func(o *jobOptions) { o.replace = commit.ReplaceDead }},
+		"UniqueFor":   {UniqueFor(time.Minute), func(o *jobOptions) { o.window = 60_000 }},
 	} {
 		want := defaultJob
 		c.want(&want)
@@ -200,7 +201,7 @@ func TestDefaults(t *testing.T) {
 	require.Equal(t, want, job.Options)
 	client, err := newClientOptions(nil)
 	require.NoError(t, err)
-	require.Equal(t, clientOptions{prefix: "delayq", maxPayload: 1 << 20, job: jobOptions{Options: record.Options{Retry: -2}}}, client)
+	require.Equal(t, clientOptions{prefix: "delayq", maxPayload: 1 << 20, tombs: 10_000_000, job: jobOptions{Options: record.Options{Retry: -2}}}, client)
 	server, err := newServerOptions(nil)
 	require.NoError(t, err)
 	require.Equal(t, serverOptions{
@@ -1188,7 +1189,7 @@ func TestPartsAreAllOfADefinition(t *testing.T) {
 			}
 		}
 	}
-	walk(reflect.ValueOf(d).Elem(), "Definition", "specErr", "replace", "errs", "onto", "next", "walked")
+	walk(reflect.ValueOf(d).Elem(), "Definition", "specErr", "replace", "window", "errs", "onto", "next", "walked")
 	walk(reflect.ValueOf(&d.Definition).Elem(), "Job", "Edit", "Nonce")
 	walk(reflect.ValueOf(&d.Job).Elem(), "DueAt", "Scheduled", "filled")
 }

@@ -23,6 +23,8 @@ var (
 	// until it is revived and completes, until [Client.Dequeue] deletes it, or until it exceeds
 	// [DeadLimit]. With the option [ReplaceDead] the new job replaces a dead one. With [Replace] it
 	// replaces any unfinished one.
+	//
+	// It is also returned when the ID is closed by a [Tombstone] or [UniqueFor].
 	ErrDuplicate = errors.New("delayq: duplicate job ID")
 
 	// ErrNotFound is returned when there is no job with this ID (it never existed, finished, was
@@ -74,8 +76,9 @@ var (
 // [ErrDuplicate].
 type DuplicateError struct {
 	Topic, ID string
-	State     State     // of the job that has the ID, when the new one was rejected; empty: unknown
+	State     State     // of the job that has the ID, when the new one was rejected, or [StateTomb]; empty: unknown
 	Since     time.Time // when that job was buried, by Redis's clock; zero unless it is dead
+	Until     time.Time // when the ID is free again, by Redis's clock; zero unless State is StateTomb
 }
 
 // Error returns a text that says, for a dead job, how its ID becomes free.
@@ -86,6 +89,9 @@ func (e *DuplicateError) Error() string {
 	case StateDead:
 		return fmt.Sprintf("%v: that job has been dead since %s; Revive runs it again, Dequeue or ReplaceDead frees the ID",
 			ErrDuplicate, e.Since.UTC().Format(time.RFC3339))
+	case StateTomb:
+		return fmt.Sprintf("%v: the ID is closed until %s, by a Tombstone or UniqueFor; Dequeue with Tombstone(0) frees it",
+			ErrDuplicate, e.Until.UTC().Format(time.RFC3339))
 	}
 	return fmt.Sprintf("%v: that job is %s", ErrDuplicate, e.State)
 }
@@ -124,7 +130,14 @@ func answered(o *commit.Op) error {
 		return movedFrom(o.Letter)
 	case commit.Bury:
 		return movedFrom(o.Letter)
+	case commit.Cancel:
+		return cancelled(o, foundAs(o))
 	}
+	return foundAs(o)
+}
+
+// foundAs returns the error that the letter of a job means which had to be in a state.
+func foundAs(o *commit.Op) error {
 	switch {
 	case o.Letter == script.LetterGone:
 		return ErrNotFound
@@ -141,6 +154,10 @@ func notStored(o *commit.Op) error {
 	switch {
 	case o.Letter == script.LetterExpired:
 		return hopeless(o.Fresh.Opts.Expires(o.EnqueuedAt), o.Fresh.Opts.Due(o.EnqueuedAt))
+	case o.Letter == script.LetterFull:
+		return ErrTooManyTombs
+	case o.Letter == script.LetterTomb:
+		return &DuplicateError{Topic: o.Topic, ID: o.ID, State: StateTomb, Until: msTime(o.Since)}
 	case o.Letter != script.LetterStored:
 		twin := &DuplicateError{Topic: o.Topic, ID: o.ID, State: states[o.Letter]}
 		if o.Since != 0 {

@@ -771,6 +771,41 @@ func ExampleReplace() {
 	// Output: second draft
 }
 
+func ExampleUniqueFor() {
+	rdb, end := openRedis()
+	defer end()
+	ctx := context.Background()
+	client := delayq.NewClient(rdb)
+	for range 2 {
+		_, err := client.Enqueue(ctx, "digest", "user-7", nil, delayq.UniqueFor(24*time.Hour))
+		switch {
+		case errors.Is(err, delayq.ErrDuplicate):
+			fmt.Println("there was one within 24 hours")
+		case err != nil:
+			log.Fatal(err)
+		}
+	}
+	// Output: there was one within 24 hours
+}
+
+func ExampleTombstone() {
+	rdb, end := openRedis()
+	defer end()
+	ctx := context.Background()
+	client := delayq.NewClient(rdb)
+
+	// The order is paid before the job that would cancel it was enqueued.
+	_, err := client.Dequeue(ctx, "order:cancel", "order-42", delayq.Tombstone(time.Hour))
+	fmt.Println(errors.Is(err, delayq.ErrNotFound))
+
+	_, err = client.Enqueue(ctx, "order:cancel", "order-42", nil, delayq.ProcessIn(30*time.Minute))
+	var twin *delayq.DuplicateError
+	fmt.Println(errors.As(err, &twin), twin.State)
+	// Output:
+	// true
+	// true tomb
+}
+
 func ExampleHeader() {
 	rdb, end := openRedis()
 	defer end()

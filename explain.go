@@ -45,6 +45,8 @@ const (
 	// The newest act in the audit that names the job is a cancel, and there is no such job. By,
 	// Since.
 	ReasonCancelled ReasonCode = "cancelled"
+	// There is no such job, and its ID is closed: see [Tombstone] and [UniqueFor]. Until.
+	ReasonTomb ReasonCode = "tomb"
 
 	// The job is scheduled and not due yet. Until: when it is due.
 	ReasonDueLater ReasonCode = "due_later"
@@ -325,6 +327,7 @@ func readCircumstances(topic, id string, r script.Reply) *circumstances {
 		_, c.Blocked = keyHold(limit.Text(5))
 	}
 	c.Stragglers = r.Number(21)
+	_, c.Free = keyHold(r.Text(23))
 	switch {
 	case at(script.ColumnRecord) == "" && at(script.ColumnBucket)+at(script.ColumnLease)+at(script.ColumnDead) != "":
 		c.Finding = string(FindingNoRecord)

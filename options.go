@@ -108,12 +108,13 @@ type clientOptions struct {
 	maxPayload  int
 	replicas    int
 	replicaWait time.Duration
+	tombs       int64 // most of a topic
 	hooks       hooks
 	job         jobOptions // of all jobs
 	errs        []error
 }
 
-var defaultClient = clientOptions{prefix: script.DefaultPrefix, maxPayload: 1 << 20, job: defaultJob}
+var defaultClient = clientOptions{prefix: script.DefaultPrefix, maxPayload: 1 << 20, tombs: defaultTombs, job: defaultJob}
 
 type serverOptions struct {
 	prefix      string

@@ -40,6 +40,7 @@ var errNilJobOption = errors.New("a job option is nil")
 type jobOptions struct {
 	record.Options
 	replace commit.Replacing
+	window  int64 // ms for which the job closes its ID; 0: it does not
 	errs    []error
 }
 
@@ -66,8 +67,8 @@ type DefaultsOption []JobOption
 // Passed to [NewClient] they apply to all jobs of the client, from [Client.Enqueue],
 // [Client.EnqueueBatch] and [Client.Schedule], through typed topics too. Passed to [NewTopic] they
 // apply to the jobs of [Topic.Enqueue], [Topic.Job] and [Topic.Schedule]. They are stored in these
-// jobs, so they apply wherever the jobs run. ProcessAt, ProcessIn, ExpireAt, Replace and
-// ReplaceDead belong to a single job: in Defaults they are errors.
+// jobs, so they apply wherever the jobs run. ProcessAt, ProcessIn, ExpireAt, Replace,
+// ReplaceDead and UniqueFor belong to a single job: in Defaults they are errors.
 //
 // Passed to [Server.Handle] they apply to the runs of all jobs of the topic, from whatever client,
 // and do not change the stored jobs. Passed to [NewServer] they apply so to the runs of all topics.
@@ -108,6 +109,7 @@ func (d DefaultsOption) check(run bool) (errs []error) {
 	refuse(o.ExpireAt > 0, "ExpireAt", each)
 	refuse(o.replace == commit.ReplaceAny, "Replace", each)
 	refuse(o.replace == commit.ReplaceDead, "ReplaceDead", each)
+	refuse(o.window > 0, "UniqueFor", each)
 	refuse(run && o.ExpireIn > 0, "ExpireIn", late)
 	refuse(run && o.Headers != nil, "Header", late)
 	refuse(run && o.Key != "", "Key", late)

@@ -277,6 +277,9 @@ func renew(r *run.Run, again *againError, end time.Time) (*settle.Renewal, error
 	o := jobOptions{Options: r.Options.Given()}
 	o.DueAt, o.DueIn, o.ExpireAt = 0, 0, 0
 	o, err := o.with(again.opts)
+	if err == nil && o.window > 0 {
+		err = fmt.Errorf("%w: UniqueFor: not in Again, whose job has the ID already", ErrInvalid)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("again: %w", err)
 	}
@@ -419,6 +422,7 @@ const (
 	CounterFired      Counter = "fired"       // jobs made by schedules
 	CounterSkipped    Counter = "skipped"     // slots not fired because of the [OverlapPolicy]
 	CounterMissed     Counter = "missed"      // slots not fired because of the [MissedPolicy]
+	CounterTombed     Counter = "tombed"      // jobs refused because their ID was closed: see [Tombstone]
 )
 
 // maxTraceParent is the maximum length of a trace parent. Version 00 of the format has 55 bytes.

@@ -360,6 +360,7 @@ type definition struct {
 	record.Definition
 	specErr error
 	replace commit.Replacing
+	window  int64 // of UniqueFor
 	errs    []error
 	onto    onto
 
@@ -368,9 +369,9 @@ type definition struct {
 
 // set applies an option of jobs to the definition.
 func (d *definition) set(opt func(*jobOptions)) {
-	o := jobOptions{Options: d.Job, replace: d.replace, errs: d.errs}
+	o := jobOptions{Options: d.Job, replace: d.replace, window: d.window, errs: d.errs}
 	opt(&o)
-	d.Job, d.replace, d.errs = o.Options, o.replace, o.errs
+	d.Job, d.replace, d.window, d.errs = o.Options, o.replace, o.window, o.errs
 }
 
 func (d *definition) fail(err error) {
@@ -402,6 +403,9 @@ func (d *definition) validate(maxPayload int) error {
 	}
 	if d.replace != commit.ReplaceNone {
 		d.fail(errors.New("Replace and ReplaceDead: each job of a schedule has a new ID"))
+	}
+	if d.window > 0 {
+		d.fail(errors.New("UniqueFor: each job of a schedule has a new ID"))
 	}
 	if d.Last > 0 && d.First > d.Last {
 		d.fail(errors.New("EndAt is before StartAt"))

@@ -82,7 +82,7 @@ type TopicStats struct {
 var counters = []Counter{
 	CounterEnqueued, CounterTaken, CounterAcked, CounterAgain, CounterRetried, CounterSnoozed, CounterBuried, CounterCancelled,
 	CounterExpired, CounterReclaimed, CounterReturned, CounterHeld, CounterRevived, CounterDropped, CounterPrunedDead, CounterPrunedDone, CounterDeleted, CounterRepaired,
-	CounterFired, CounterSkipped, CounterMissed,
+	CounterFired, CounterSkipped, CounterMissed, CounterTombed,
 }
 
 // statsTopics is the maximum number of topics that travel in one pipeline.

@@ -42,7 +42,7 @@ type proseFigure struct {
 func proseFigures(t *testing.T) []proseFigure {
 	ms := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 	first, last := ms(number(t, "defaultRun.BackoffMin")), ms(number(t, "defaultRun.BackoffMax"))
-	receipt := ms(luaNumber(t, "prelude/receipt", `receipt_ms = (\d+)`))
+	receipt := ms(luaNumber(t, "prelude/receipt", `receipt_ms = '(\d+)'`))
 	for _, name := range []string{"prelude/lone_end", "enqueue_later", "enqueue_now"} {
 		require.Equal(t, receipt, ms(luaNumber(t, name, `'PX', '(\d+)'`)), "receipts of all scripts are kept as long")
 	}

@@ -69,6 +69,18 @@ var outputs = map[string]string{
 		day 30 21h0m0s undo anna
 		day 31 1h0m0s purge ben
 		day 53 21h0m0s remind anna/23, attempt 1`,
+	"unique": `
+		place mug
+		pay mug: its timeout was scheduled
+		pay cup: no timeout, and none will come
+		place cup: refused
+		place jar
+		cancel jar
+		digest anna
+		send the digest of anna
+		digest anna: refused
+		digest anna
+		send the digest of anna`,
 	"graceful": `
 		first server: begin short, attempt 1
 		first server: begin long, attempt 1

@@ -43,6 +43,7 @@ func TestCostOfACallDoesNotGrow(t *testing.T) {
 		h.Put("+0", hand.Numbered("leased", backlog)...)
 		eachOf(t, backlog, 500, func(n int) { require.Len(t, h.Take(n, time.Hour), n) })
 		h.Put("+3600000", hand.Numbered("later", backlog)...)
+		h.entomb(hand.Numbered("closed", 100)...)
 		h.Put("+0", "first")
 		h.Put("+0", hand.Numbered("ready", backlog)...)
 
@@ -73,6 +74,12 @@ func TestCostOfACallDoesNotGrow(t *testing.T) {
 			}},
 			{"cancel scheduled", func(i int) error { _, err := h.TryCancel(id("later", 2+i)); return err }},
 			{"cancel ready", func(i int) error { _, err := h.TryCancel(id("ready", 15+i)); return err }},
+			{"enqueue unique", func(i int) error {
+				_, err := h.TryEnqueue(false, [2]string{id("u", i), "+50000!1000/10000"})
+				return err
+			}},
+			{"enqueue closed", func(int) error { _, err := h.TryEnqueue(false, [2]string{"closed00001", "+0"}); return err }},
+			{"cancel and close", func(i int) error { _, err := h.TryCancelKnown(id("ready", 12+i), "!1000/10000"); return err }},
 			{"cancel running", func(i int) error { _, err := h.TryCancel(id("leased", i)); return err }},
 			{"reschedule", func(i int) error { _, err := h.TryReschedule(id("later", 4+i), "+5000000"); return err }},
 			{"revive", func(i int) error { _, err := h.TryRevive(id("dead", 10+i)); return err }},

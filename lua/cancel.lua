@@ -20,16 +20,21 @@
 -- KEYS[17]  idle      zset, waiting server scored by the time its wait began (Unix ms)
 -- KEYS[18]  holders   zset, key and ID of every running job whose key has a limit of running jobs
 -- KEYS[19]  sizes     hash, the size of the largest record
+-- KEYS[20]  tombs     zset, closed job ID scored by when it is free again (Unix ms)
 -- ARGV[1]   number    number of this call in its series
 -- ARGV[2]   channel   the control channel
 -- ARGV[3]   topic     the topic's name, for the control channel
--- ARGV[4..]  jobs     for each job: ID, and how the caller knows it (see prelude/expect.lua). Each
---                     ID once, at most 500
+-- ARGV[4..]  jobs     for each job: ID, and how the caller knows it (see prelude/expect.lua). After
+--                     an exclamation mark can follow for how many ms the ID is closed (0: it is
+--                     free), a slash, and how many tombs the topic may have. Each ID once, at most
+--                     500
 --
--- Returns {'ok', now, letters}. letters has one letter for each of the first jobs, at least one:
--- the state it was in (s for scheduled, r for ready, u for running, d for dead). c if it is not as
--- the caller knows it, g if there is no such job: left alone. Nothing was done for the other jobs,
--- because the call has removed 100 entries of ready.
+-- Returns {'ok', now, letters, full}. letters has one letter for each of the first jobs, at least
+-- one: the state it was in (s for scheduled, r for ready, u for running, d for dead). c if it is
+-- not as the caller knows it, g if there is no such job: left alone. Nothing was done for the other
+-- jobs, because the call has removed 100 entries of ready. full is empty unless the topic has too
+-- many tombs: then it has a v for each ID that is not closed, and otherwise a -. An ID is closed
+-- too if there is no such job.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats lease control ring history unready expect place rouse free_keys unblock
 -- Uses: end_run close_books holder straggler withdraw tell_slots
@@ -37,20 +42,29 @@ local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4],
 local errors, moved, stats = KEYS[6], KEYS[7], KEYS[8]
 local receipt, runs, ready, lane, keyed = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local blockers, parked, turn, idle = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
-local holders, sizes = KEYS[18], KEYS[19]
+local holders, sizes, tombs = KEYS[18], KEYS[19], KEYS[20]
 local number, channel, topic = ARGV[1], ARGV[2], ARGV[3]
 local jobs, first, width = ARGV, 4, 2
 
 local told = replay(receipt, number)
 if told then
-  return {'ok', now, told}
+  local letters, full = string.match(told, '^(%a*) ?([v-]*)$')
+  return {'ok', now, letters or told, full or ''}
 end
 
-local ids, wants, noted = {}, {}, {}
+local ids, wants, noted, graves = {}, {}, {}, nil
 for at = first, #jobs, width do
-  local n = #ids + 1
-  ids[n], wants[n] = jobs[at], jobs[at + 1]
+  local n, known = #ids + 1, jobs[at + 1]
+  if string.find(known, '!', 1, true) then
+    local wanted, ms, most = string.match(known, '^([^!]*)!(%d+)/(%d+)$')
+    graves, known = graves or {}, wanted
+    graves[n] = {tonumber(ms), tonumber(most)}
+  end
+  ids[n], wants[n] = jobs[at], known
   noted[n] = scheduled(pool, runs, jobs[at])
+end
+if graves then
+  redis.call('ZCARD', tombs) -- a wrong type must cause an error before the jobs are deleted
 end
 local letters, freed = withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, leases, dead,
   attempts, errors, moved, runs, blockers, parked, turn, holders, sizes, channel, topic)
@@ -64,7 +78,12 @@ for i, id in ipairs(ids) do
   end
 end
 tell_slots(channel, topic, over)
+local full = ''
+if graves then
+  -- Uses: tombs dig
+  full = dig(tombs, ids, graves, letters)
+end
 local _, others = string.gsub(letters, '[cg]', '')
 count(stats, 'cancelled', #letters - others)
-remember(receipt, number, letters)
-return {'ok', now, letters}
+remember(receipt, number, full == '' and letters or letters .. ' ' .. full)
+return {'ok', now, letters, full}

@@ -32,6 +32,7 @@
 -- KEYS[29]  rates      zset, key scored by its tat (Unix µs)
 -- KEYS[30]  blockers   zset, place and ID of every job that its key waits for (see limits)
 -- KEYS[31]  meta       hash, settings of the topic made by operators
+-- KEYS[32]  tombs      zset, closed job ID scored by when it is free again (Unix ms)
 -- ARGV[1]   part       a key to scan, by its name here: one of the first sixteen, turn, lane,
 --                      keyed, rules, held, parked, holders, rates or blockers. Or all, for
 --                      checks that need no scan
@@ -64,7 +65,7 @@ local stats, sizes, idle = KEYS[17], KEYS[18], KEYS[19]
 local turn, lane, keyed, rules, held = KEYS[20], KEYS[21], KEYS[22], KEYS[23], KEYS[24]
 local minutes, hours = KEYS[25], KEYS[26]
 local parked, holders, rates = KEYS[27], KEYS[28], KEYS[29]
-local blockers, meta = KEYS[30], KEYS[31]
+local blockers, meta, tombs = KEYS[30], KEYS[31], KEYS[32]
 local part, cursor, repair = ARGV[1], ARGV[2], ARGV[5]
 local limit, most = tonumber(ARGV[3]), tonumber(ARGV[4])
 
@@ -114,6 +115,16 @@ local function walk(list)
   return {length}
 end
 
+-- endless finds tombs with an impossible time, from the last one: at most 1,000.
+local function endless()
+  for _, id in ipairs(redis.call('ZRANGE', tombs, '+inf', '(9999999999999', 'BYSCORE', 'REV',
+    'LIMIT', 0, 1000)) do
+    if found('all:tombs', id, 'bad_time', true) then
+      redis.call('ZREM', tombs, id)
+    end
+  end
+end
+
 -- all makes the checks that need no scan, and returns the sizes of the keys.
 local function all()
   local lengths = {}
@@ -134,6 +145,9 @@ local function all()
   measure('ZCARD', idle)
   measure('HLEN', minutes)
   measure('HLEN', hours)
+  if measure('ZCARD', tombs) > 0 then
+    endless()
+  end
   for _, key in ipairs(wrong) do
     found(key, '', 'wrong_type', false)
   end

@@ -10,6 +10,7 @@
 -- KEYS[7]    leases   zset, job ID scored by the end of its lease
 -- KEYS[8]    dead     zset, job ID scored by the time of burial
 -- KEYS[9]    idle     zset, waiting server scored by the time its wait began (Unix ms)
+-- KEYS[10]   tombs    zset, closed job ID scored by when it is free again (Unix ms)
 -- ARGV[1]    number   number of this call in its series
 -- ARGV[2]    tick     ms, how far ahead timers look without a wake-up
 -- ARGV[3]    channel  the control channel
@@ -24,13 +25,16 @@
 --
 -- Returns {'ok', now, letters, since, mark}. letters has one letter a job: n for stored, x for
 -- refused because it expires before it is due, or the state of the job that has its ID and is
--- unchanged: s for scheduled, r for ready, u for running, d for dead. No letters: all are stored.
--- since has the time of burial of each dead one, with a space before it. mark is + if these were
--- the topic's first jobs. A repeated call returns the time of the first one.
+-- unchanged: s for scheduled, r for ready, u for running, d for dead. t: no job has the ID, but it
+-- is closed. v: the job was to close its ID, and the topic has too many tombs. No letters: all are
+-- stored. since has the time of burial of each dead one, and then when each closed ID is free, with
+-- a space before each. mark is + if these were the topic's first jobs. A repeated call returns the
+-- time of the first one.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats sizes terms whole control wake ring
 local pool, bucket, ready, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local sizes, receipt, leases, dead, idle = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local tombs = KEYS[10]
 local number, tick, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local jobs, first, width = ARGV, 5, 4
 
@@ -45,10 +49,11 @@ local enqueued = '\173' .. stamp
 
 -- One new job, as a lone caller sends it, needs no lists. This does the same as what follows, in
 -- the same order.
-if #jobs == 8 and not replaced.note and redis.call('HEXISTS', pool, jobs[5]) == 0 then
+if #jobs == 8 and not replaced.note and redis.call('HEXISTS', pool, jobs[5]) == 0
+  and redis.call('EXISTS', tombs) == 0 then
   local id, head, tail = jobs[5], jobs[6], jobs[7]
-  local due, hopeless, _, from = terms(jobs[8], stamp_of(head, tail))
-  if not hopeless then
+  local due, hopeless, _, from, window = terms(jobs[8], stamp_of(head, tail))
+  if not hopeless and not window then
     local record = tail == '' and whole(head, from, enqueued) or head .. enqueued .. tail
     sized(sizes, #record)
     if due > now then
@@ -61,7 +66,7 @@ if #jobs == 8 and not replaced.note and redis.call('HEXISTS', pool, jobs[5]) == 
     if due <= now then
       ring(idle, channel, topic, 1)
     end
-    local mark = count(stats, 'enqueued', 1) == 1 and '+' or ''
+    local mark = redis.pcall('HINCRBY', stats, 'enqueued', '1') == 1 and '+' or ''
     remember(receipt, number, mark .. stamp .. ' ')
     return {'ok', now, '', '', mark}
   end
@@ -74,29 +79,51 @@ for at = first, #jobs, width do
 end
 local live, placed = replaced.live, replaced.placed
 live = live or namesakes(pool, sizes, ids, jobs, first, width)
+local closed = redis.call('EXISTS', tombs) == 1 and redis.call('ZMSCORE', tombs, unpack(ids)) or {}
+local gone = replaced.gone or {}
 
 local records, stored, largest = {}, 0, 0 -- id, record, id, record …
 local later, delayed = {}, 0 -- due, id, due, id …
 local soon, letters, taken, twins = {}, nil, {}, {}
+local refused, free, graves, room = 0, '', {}, nil -- graves: until when, id, until when, id …
 local earliest
-local when, due, hopeless, _, from, score -- most jobs of a call are due at the same time
+-- Most jobs of a call are due at the same time.
+local when, due, hopeless, _, from, score, window, most
 local at = first
 for i = 1, total do
   local id, head, tail, present = ids[i], jobs[at + 1], jobs[at + 2], live[i]
   if jobs[at + 3] ~= when or tail == '' then
     when = tail ~= '' and jobs[at + 3]
-    due, hopeless, _, from = terms(jobs[at + 3], stamp_of(head, tail))
+    due, hopeless, _, from, window, most = terms(jobs[at + 3], stamp_of(head, tail))
     score = due > now and string.format('%.0f', due)
+    if window and not room then
+      -- Uses: tombs
+      room = room_of(tombs, most, total)
+    end
   end
+  local grave = window and string.format('%.0f', now + window)
   if present and string.sub(present, 1, 8) == string.sub(head, 1, 8) then
     at = at + width -- it is the record of this very call
+    if grave then
+      graves[#graves + 1], graves[#graves + 2] = grave, id
+    end
   else
     if hopeless then
       letters = letters or {}
       letters[i] = 'x'
     elseif present then
       taken[#taken + 1], twins[#twins + 1] = id, i
+    elseif closed[i] and not gone[i] and tonumber(closed[i]) > now then
+      letters = letters or {}
+      letters[i], refused = 't', refused + 1
+      free = free .. string.format(' %.0f', tonumber(closed[i]))
+    elseif grave and not gone[i] and room * 2 <= #graves then
+      letters = letters or {}
+      letters[i] = 'v'
     else
+      if grave then
+        graves[#graves + 1], graves[#graves + 2] = grave, id
+      end
       local record = tail == '' and whole(head, from, enqueued) or head .. enqueued .. tail
       local keyed = replaced.note and replaced.note(id, record, due)
       if due > now then
@@ -140,6 +167,9 @@ local pushed = #soon + (replaced.enlane and replaced.enlane() or 0) + (replaced.
 if stored > 0 then
   redis.call('HSET', pool, unpack(records))
 end
+if #graves > 0 then
+  redis.call('ZADD', tombs, 'GT', unpack(graves))
+end
 if pushed > 0 then
   ring(idle, channel, topic, pushed)
 end
@@ -150,6 +180,8 @@ if letters then
   end
 end
 letters = letters and table.concat(letters) or ''
+since = since .. free
+count(stats, 'tombed', refused)
 -- The topic's first jobs, as far as Redis knows: it may have restarted empty.
 local mark = count(stats, 'enqueued', stored / 2) == stored / 2 and '+' or ''
 remember(receipt, number, mark .. stamp .. ' ' .. letters .. since)

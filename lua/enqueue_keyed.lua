@@ -3,9 +3,9 @@
 --
 -- KEYS[3]   ready  list of job IDs, next one at the head
 -- KEYS[5]   sizes  hash, the size of the largest record, and the number of the last place
--- KEYS[10]  turn   zset, key of waiting jobs scored by its pass
--- KEYS[11]  lane   zset, place and ID of every ready job that has a key
--- KEYS[12]  keyed  hash, job ID to its place in a lane
+-- KEYS[11]  turn   zset, key of waiting jobs scored by its pass
+-- KEYS[12]  lane   zset, place and ID of every ready job that has a key
+-- KEYS[13]  keyed  hash, job ID to its place in a lane
 --
 -- The other keys and arguments, and the reply, are those of enqueue. It is sent instead of enqueue
 -- if a job of the call has a key.
@@ -13,7 +13,7 @@
 -- Then: enqueue
 -- Uses: now receipt stats sizes terms control ring place rouse key
 do
-  local ready, sizes, turn, lane, keyed = KEYS[3], KEYS[5], KEYS[10], KEYS[11], KEYS[12]
+  local ready, sizes, turn, lane, keyed = KEYS[3], KEYS[5], KEYS[11], KEYS[12], KEYS[13]
 
   replaced.note = to_lane
   function replaced.enlane()

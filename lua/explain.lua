@@ -21,12 +21,14 @@
 -- KEYS[19]  parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
 -- KEYS[20]  holders   zset, key and ID of every running job whose key has a limit of running jobs
 -- KEYS[21]  blockers  zset, place and ID of every job that its key waits for (see limits)
+-- KEYS[22]  tombs     zset, closed job ID scored by when it is free again (Unix ms)
 -- ARGV[1]   id        the job
 -- ARGV[2]   cut       how many bytes of its record to return
 -- ARGV[3]   look      how many entries of ready and of handoff to search at most
 --
 -- Returns {'ok', now, record, due time, lease end, burial, attempts, errors, moved, kept until,
--- result, pauses, ahead, whole, rank, leased, flow, before, keys, until, limit, stragglers, place}.
+-- result, pauses, ahead, whole, rank, leased, flow, before, keys, until, limit, stragglers, place,
+-- free}.
 -- The values from record to result are those of get. pauses is the field of meta. ahead is how many
 -- entries of handoff and ready are in front of the job: -1 if it is in another place, or not among
 -- the entries that were searched. whole is 1 if all entries were searched. rank is how many jobs of
@@ -39,6 +41,7 @@
 -- its entries in holders (-1: unknown), what is set for it, how many of these entries are of
 -- stragglers, and if the key waits for a job that comes before this one, its ID, and when it is
 -- due, or '' if it is dead. stragglers is the number of all of the topic. place is that in keyed.
+-- free is when the ID is free again if there is no such job and the ID is closed, else empty.
 -- Cost: O(log N + look).
 -- Uses: now place
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -46,6 +49,7 @@ local errors, moved, done, results = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local ready, handoff, meta, lane = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local turn, keyed, held, operator = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
 local rules, parked, holders, blockers = KEYS[18], KEYS[19], KEYS[20], KEYS[21]
+local tombs = KEYS[22]
 local id, cut, look = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local record, result = redis.call('HGET', pool, id), redis.call('HGET', results, id)
@@ -126,6 +130,11 @@ elseif plain and (redis.call('LRANGE', ready, 0, 0)[1] or '') == '' then
   keys = keys - 1
 end
 
+local free = not record and ask('ZSCORE', tombs, id) or ''
+if (tonumber(free) or 0) <= now then
+  free = ''
+end
+
 return {
   'ok', now,
   record and string.sub(record, 1, cut),
@@ -149,4 +158,5 @@ return {
   limit,
   ask('ZLEXCOUNT', holders, '[' .. counts, '(' .. string.char(1)) or 0,
   place,
+  free,
 }

@@ -20,6 +20,7 @@ func TestRemoveTopicDeletesEachKey(t *testing.T) {
 		ctx, laid := t.Context(), 0
 		for _, row := range reflect.VisibleFields(reflect.TypeFor[script.Keys]()) {
 			name, kind, _ := strings.Cut(row.Tag.Get("redis"), ",")
+			kind, _, _ = strings.Cut(kind, ",")
 			if slices.Contains(keep, name) {
 				continue
 			}

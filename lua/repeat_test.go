@@ -39,7 +39,15 @@ func TestScriptsSentTwice(t *testing.T) {
 		"replace all": func(h *Hand, _ hand.Held) (script.Reply, error) {
 			return h.TryEnqueue(true, [2]string{"ready", "+0"}, [2]string{"running", "+500"}, [2]string{"dead", "+0"}, [2]string{"new", "+0"})
 		},
-		"cancel ready":       func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryCancel("ready") },
+		"cancel ready": func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryCancel("ready") },
+		"enqueue closed": func(h *Hand, _ hand.Held) (script.Reply, error) {
+			h.entomb("closed", "closed too")
+			return h.TryEnqueue(false, [2]string{"closed", "+0"}, [2]string{"dead", "+0"}, [2]string{"closed too", "+0"}, [2]string{"new", "+0!3600000/9"})
+		},
+		"cancel and close too many": func(h *Hand, _ hand.Held) (script.Reply, error) {
+			h.entomb("closed")
+			return h.Run(script.Cancel, h.Series.Next(), script.ControlChannel(h.Prefix()), h.Keys.Topic, "ready", "!3600000/2", "nobody", "!3600000/2", "closed", "!0/2")
+		},
 		"cancel none":        func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryCancel("nobody") },
 		"reschedule running": func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryReschedule("running", "+0") },
 		"reschedule dead":    func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryReschedule("dead", "+0") },
@@ -109,6 +117,15 @@ func TestScriptsSentTwice(t *testing.T) {
 			})
 		}
 	})
+}
+
+// entomb closes IDs for an hour.
+func (h *Hand) entomb(ids ...string) {
+	h.T.Helper()
+	for _, id := range ids {
+		till := h.RDB.Time(h.T.Context()).Val().Add(time.Hour).UnixMilli()
+		require.NoError(h.T, h.RDB.ZAdd(h.T.Context(), h.Keys.Tombs, redis.Z{Score: float64(till), Member: id}).Err())
+	}
 }
 
 // A number is sent again by the one who had it: the next number of the series, or the same of

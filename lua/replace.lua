@@ -8,16 +8,17 @@
 -- KEYS[6]    receipt   string, the last call of the series and its reply
 -- KEYS[7]    leases    zset, job ID scored by the end of its lease
 -- KEYS[8]    dead      zset, job ID scored by the time of burial
--- KEYS[10]   attempts  hash, job ID to number of finished attempts
--- KEYS[11]   errors    hash, job ID to its error log
--- KEYS[12]   moved     hash, job ID to its current due time, if it differs from the record's
--- KEYS[13]   handoff   list of job IDs on the way from a server's wait to its take
--- KEYS[14]   turn      zset, key of waiting jobs scored by its pass
--- KEYS[15]   lane      zset, place and ID of every ready job that has a key
--- KEYS[16]   keyed     hash, job ID to its place in a lane
--- KEYS[17]   blockers  zset, place and ID of every job that its key waits for (see limits)
--- KEYS[18]   parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
--- KEYS[19]   holders   zset, key and ID of every running job whose key has a limit of them
+-- KEYS[10]   tombs     zset, closed job ID scored by when it is free again (Unix ms)
+-- KEYS[11]   attempts  hash, job ID to number of finished attempts
+-- KEYS[12]   errors    hash, job ID to its error log
+-- KEYS[13]   moved     hash, job ID to its current due time, if it differs from the record's
+-- KEYS[14]   handoff   list of job IDs on the way from a server's wait to its take
+-- KEYS[15]   turn      zset, key of waiting jobs scored by its pass
+-- KEYS[16]   lane      zset, place and ID of every ready job that has a key
+-- KEYS[17]   keyed     hash, job ID to its place in a lane
+-- KEYS[18]   blockers  zset, place and ID of every job that its key waits for (see limits)
+-- KEYS[19]   parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
+-- KEYS[20]   holders   zset, key and ID of every running job whose key has a limit of them
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[3]    channel   the control channel
 -- ARGV[4]    topic     the topic's name, for the control channel
@@ -27,7 +28,8 @@
 -- The other keys and arguments, and the reply, are those of enqueue. A new job that is due now
 -- keeps the place in ready of an old one if neither has a key, and its order in the lane if both
 -- have the same key and head start. The entry of any other old job leaves ready as by cancel, for
--- up to twenty jobs a call. Other old IDs can stay there. Entries always leave their lanes.
+-- up to twenty jobs a call. Other old IDs can stay there. Entries always leave their lanes. A tomb
+-- keeps no job from replacing another.
 -- Cost: O(jobs × log N).
 -- Then: enqueue
 -- Uses: now receipt stats sizes terms whole lease unready control ring place rouse key free_keys
@@ -35,9 +37,10 @@
 do
   local pool, bucket, ready, sizes = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
   local receipt, leases, dead = KEYS[6], KEYS[7], KEYS[8]
-  local attempts, errors, moved, handoff = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
-  local turn, lane, keyed = KEYS[14], KEYS[15], KEYS[16]
-  local blockers, parked, holders = KEYS[17], KEYS[18], KEYS[19]
+  local tombs = KEYS[10]
+  local attempts, errors, moved, handoff = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
+  local turn, lane, keyed = KEYS[15], KEYS[16], KEYS[17]
+  local blockers, parked, holders = KEYS[18], KEYS[19], KEYS[20]
   local number, channel, topic = ARGV[1], ARGV[3], ARGV[4]
   local jobs, first, width = ARGV, 5, 4
 
@@ -53,7 +56,7 @@ do
       ids[#ids + 1], words[#words + 1] = jobs[at], jobs[at + 3]
     end
     local live, placed = namesakes(pool, sizes, ids, jobs, first, width), {}
-    replaced.live, replaced.placed = live, placed
+    replaced.live, replaced.placed, replaced.gone = live, placed, {}
     local taken, where, heads = {}, {}, {}
     for i, id in ipairs(ids) do
       local head = jobs[first + 1 + (i - 1) * width]
@@ -75,6 +78,7 @@ do
       redis.call('ZCARD', turn)
       redis.call('ZCARD', blockers)
       redis.call('ZCARD', parked)
+      redis.call('ZCARD', tombs)
       local old, left, running, entries, searched = {}, {}, {}, {}, 0
       local ends, left_by = {}, {} -- of those that are running
       for n, id in ipairs(taken) do
@@ -83,7 +87,7 @@ do
         if not hopeless and (letter == 'r' or buried[n] and not leased[n]) then
           old[#old + 1] = id
           left[#old] = spots[n]
-          live[where[n]] = false
+          live[where[n]], replaced.gone[where[n]] = false, true
           if leased[n] then
             running[#running + 1] = id
             ends[#running], left_by[#running] = leased[n], spots[n] or false

@@ -76,6 +76,12 @@ var deeds = []deed{
 	}},
 	{"Enqueue", nil, replace("running", delayq.ProcessIn(time.Second/2))},
 	{"Enqueue", nil, replace("dead")},
+	{"Enqueue", closed, func(c *caller) error {
+		return just(c.Enqueue(c.ctx, c.topic, "new", nil, delayq.UniqueFor(time.Hour)))
+	}},
+	{"Enqueue", closed, func(c *caller) error {
+		return accept(just(c.Enqueue(c.ctx, c.topic, "closed", nil)), delayq.ErrDuplicate)
+	}},
 	{"EnqueueBatch", nil, func(c *caller) error {
 		return just(c.EnqueueBatch(c.ctx, []delayq.NewJob{{Topic: c.topic, ID: "new"}, {Topic: c.topic, ID: "later", Options: []delayq.JobOption{delayq.ProcessIn(time.Hour)}}}))
 	}},
@@ -85,6 +91,10 @@ var deeds = []deed{
 	{"Dequeue", nil, cancel("dead")},
 	{"Dequeue", nil, cancel("keyed")},
 	{"Dequeue", bar, cancel("first")},
+	{"Dequeue", closed, cancel("ready", delayq.Tombstone(time.Hour))},
+	{"Dequeue", closed, func(c *caller) error {
+		return accept(cancel("closed", delayq.Tombstone(0))(c), delayq.ErrNotFound)
+	}},
 	{"CancelBatch", nil, func(c *caller) error {
 		return just(c.CancelBatch(c.ctx, []delayq.JobRef{{Topic: c.topic, ID: "scheduled"}, {Topic: c.topic, ID: "ready"}, {Topic: c.topic, ID: "running"}, {Topic: c.topic, ID: "dead"}}))
 	}},
@@ -221,8 +231,8 @@ func replace(id string, opts ...delayq.JobOption) func(c *caller) error {
 	}
 }
 
-func cancel(id string) func(c *caller) error {
-	return func(c *caller) error { return just(c.Dequeue(c.ctx, c.topic, id)) }
+func cancel(id string, opts ...delayq.DequeueOption) func(c *caller) error {
+	return func(c *caller) error { return just(c.Dequeue(c.ctx, c.topic, id, opts...)) }
 }
 
 func get(id string) func(c *caller) error {
@@ -376,6 +386,12 @@ func bar(h *Hand) {
 	const later = 9e12
 	require.NoError(h.T, h.RDB.ZAdd(ctx, h.Keys.Blockers, redis.Z{Score: later, Member: h.RDB.HGet(ctx, h.Keys.Keyed, "first").Val() + "first"}).Err())
 	require.NoError(h.T, h.RDB.ZAdd(ctx, h.Keys.Parked, redis.Z{Score: later, Member: "ordered"}).Err())
+}
+
+// closed closes an ID, and another one that is free again.
+func closed(h *Hand) {
+	h.entomb("closed")
+	require.NoError(h.T, h.RDB.ZAdd(h.T.Context(), h.Keys.Tombs, redis.Z{Score: 1, Member: "free"}).Err())
 }
 
 // late puts two more jobs into bucket, one of them due.

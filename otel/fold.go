@@ -43,6 +43,7 @@ var countings = map[delayq.Counter]counting{
 	delayq.CounterHeld:       {jobEvents, "event", "held"},
 	delayq.CounterRevived:    {jobEvents, "event", "revived"},
 	delayq.CounterDeleted:    {jobEvents, "event", "deleted"},
+	delayq.CounterTombed:     {jobEvents, "event", "tombed"},
 	delayq.CounterReclaimed:  {family: reclaimed},
 	delayq.CounterDropped:    {family: dropped},
 	delayq.CounterPrunedDead: {prunedJobs, "state", "dead"},

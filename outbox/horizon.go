@@ -145,8 +145,9 @@ func (h *holding) batch() int { return max(1, h.o.batch>>h.narrow) }
 // bytes returns how many bytes the records of the next plan have at most.
 func (h *holding) bytes() int64 { return planBytes >> h.narrow }
 
-// replaceAny is the letter of an enqueue that replaces any job.
-const replaceAny = string(commit.ReplaceAny)
+// replacesAny reports whether the row of an enqueue replaces any job. A window can follow the
+// letter.
+func replacesAny(replaces string) bool { return strings.HasPrefix(replaces, string(commit.ReplaceAny)) }
 
 // A name is that of a job.
 type name struct{ topic, id string }
@@ -204,7 +205,7 @@ func (s *sieve) stays(r *stored, reach int64, drop bool) bool {
 		if !older && r.due() <= reach {
 			break
 		}
-		if far != nil && r.Replace != replaceAny {
+		if far != nil && !replacesAny(r.Replace) {
 			if drop {
 				s.gone = append(s.gone, *r)
 			} else {
@@ -216,7 +217,7 @@ func (s *sieve) stays(r *stored, reach int64, drop bool) bool {
 		if r.due() > reach {
 			own := *r
 			s.parked, s.later[key] = append(s.parked, &own), &own
-			if r.Replace != replaceAny {
+			if !replacesAny(r.Replace) {
 				s.gone = append(s.gone, *r)
 				return false
 			}

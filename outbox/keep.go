@@ -447,7 +447,7 @@ func (r *resending) choose(rows []kept) (back []kept) {
 		delete(r.moves, key)
 		r.jobs[key] = closed
 		if row.Kind == commit.RowEnqueue && row.lost {
-			if row.Replace != replaceAny {
+			if !replacesAny(row.Replace) {
 				r.jobs[key] = enqueue
 			}
 			if move != nil { // or the job could start before it is moved

@@ -146,6 +146,8 @@ func New(d Dialect, opts ...Option) (*Outbox, error) {
 //
 // The returned job has no EnqueuedAt and no Due. If an unfinished job with the ID exists when the
 // row is sent, the row goes to the dead rows, unless [delayq.Replace] is given: see [Outbox.Dead].
+// So it does if the ID is closed by then. The time of [delayq.UniqueFor] counts from when the row
+// is sent. A relay of v0.1.0 does not know that option, and moves the row to the dead rows.
 //
 // Errors: [ErrInvalid], [ErrSchema], the context's error, or the error of the database. After
 // ErrInvalid nothing was written. After an error of the database PostgreSQL lets the transaction
@@ -163,9 +165,14 @@ func (b *Outbox) Enqueue(ctx context.Context, tx Execer, topic, id string, paylo
 
 // Dequeue cancels a job after the commit, as [delayq.Client.Dequeue] does. It is sent after every
 // row about the same ID that was written before it, so it also cancels a job whose row has not been
-// sent yet. If there is no such job by then, nothing happens. Errors as from [Outbox.Enqueue].
-func (b *Outbox) Dequeue(ctx context.Context, tx Execer, topic, id string) error {
-	row, err := library.SealCancel(ctx, b.sealer, topic, id)
+// sent yet. If there is no such job by then, nothing happens.
+//
+// With a [delayq.Tombstone] the ID is closed for a time that counts from this call, by the clock of
+// the database. If the topic has too many tombs, the job is cancelled, and the row goes to the dead
+// rows with [delayq.ErrTooManyTombs]. A relay of v0.1.0 cancels without a tomb. Errors as from
+// [Outbox.Enqueue].
+func (b *Outbox) Dequeue(ctx context.Context, tx Execer, topic, id string, opts ...delayq.DequeueOption) error {
+	row, err := library.SealCancel(ctx, b.sealer, topic, id, opts...)
 	if err != nil {
 		return err
 	}

@@ -270,10 +270,10 @@ func (h *holding) complain(refused []refusal) {
 }
 
 // refusedFor returns why a row goes to the dead rows, or an empty string. A cancel or a reschedule
-// that comes too late has nothing to do.
+// that comes too late has nothing to do, unless the cancel was to close the ID and has not.
 func refusedFor(kind commit.RowKind, err error) string {
 	late := errors.Is(err, delayq.ErrNotFound) || errors.Is(err, delayq.ErrRunning) || errors.Is(err, delayq.ErrDead)
-	if err == nil || kind != commit.RowEnqueue && late {
+	if err == nil || kind != commit.RowEnqueue && late && !errors.Is(err, delayq.ErrTooManyTombs) {
 		return ""
 	}
 	return err.Error()

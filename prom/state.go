@@ -43,6 +43,7 @@ var counters = map[delayq.Counter]key{
 	delayq.CounterHeld:       {jobEventsTotal, "held"},
 	delayq.CounterRevived:    {jobEventsTotal, "revived"},
 	delayq.CounterDeleted:    {jobEventsTotal, "deleted"},
+	delayq.CounterTombed:     {jobEventsTotal, "tombed"},
 	delayq.CounterReclaimed:  {leasesReclaimedTotal, ""},
 	delayq.CounterDropped:    {leasesDroppedTotal, ""},
 	delayq.CounterPrunedDead: {prunedJobsTotal, "dead"},

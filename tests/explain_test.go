@@ -181,6 +181,21 @@ var scenes = map[string]func(b *queuetest.Bubble) explained{
 			[]delayq.Reason{{Code: delayq.ReasonNotFound, By: "ann", Action: "cancel", Since: after(b, 0)}},
 		}
 	},
+	"closed": func(b *queuetest.Bubble) explained {
+		_, err := b.Client.Dequeue(b.Context(), "t", "x", delayq.Tombstone(time.Hour))
+		require.ErrorIs(b, err, delayq.ErrNotFound)
+		b.Pass(time.Minute)
+		return explained{
+			"x", "Not found: its ID is closed until 2000-01-01 01:00:00.000 UTC, for 59m more, and no job with it is stored.",
+			[]delayq.Reason{{Code: delayq.ReasonTomb, Until: after(b, time.Hour)}, {Code: delayq.ReasonNotFound}},
+		}
+	},
+	"closed no more": func(b *queuetest.Bubble) explained {
+		_, err := b.Client.Dequeue(b.Context(), "t", "x", delayq.Tombstone(time.Minute))
+		require.ErrorIs(b, err, delayq.ErrNotFound)
+		b.Pass(time.Minute)
+		return explained{"x", "Not found: " + nobody + ".", []delayq.Reason{{Code: delayq.ReasonNotFound}}}
+	},
 	"due later": func(b *queuetest.Bubble) explained {
 		b.Serve("t", block)
 		b.Enqueue("t", "x", delayq.ProcessIn(3*time.Hour+2*time.Minute+1500*time.Millisecond))

@@ -54,9 +54,9 @@ var (
 		},
 	}
 	Cancel = &Kind{
-		Name: "cancel", Script: script.Cancel, read: readStates,
+		Name: "cancel", Script: script.Cancel, read: readCancelled,
 		words: func(g *Group) []any { return g.words[1:] },
-		width: 2, job: func(c *script.Call, o *Op) { c.Add(&o.ID, &o.Known) },
+		width: 2, job: func(c *script.Call, o *Op) { c.Add(&o.ID, o.known()) },
 	}
 	Delete = &Kind{
 		Name: "delete", Script: script.Delete, read: readStates,
@@ -98,9 +98,19 @@ func settleRows(list []*Op, r script.Reply) {
 // readStates settles operations that the script answers with a letter.
 func readStates(_ *Group, list []*Op, r script.Reply) { settleRows(list, r) }
 
+// readCancelled settles the operations of a cancel.
+func readCancelled(_ *Group, list []*Op, r script.Reply) {
+	full := r.Text(3)
+	for i, o := range list[:min(len(list), len(full))] {
+		o.Full = full[i] == script.LetterFull
+	}
+	settleRows(list, r)
+}
+
 // readEnqueued settles the operations of an enqueue.
 func readEnqueued(_ *Group, list []*Op, r script.Reply) {
 	letters, since := r.Text(2), strings.Fields(r.Text(3))
+	free := since[min(len(since), strings.Count(letters, string(script.LetterDead))):]
 	for i, o := range list {
 		letter := byte(script.LetterStored)
 		if i < len(letters) {
@@ -109,6 +119,10 @@ func readEnqueued(_ *Group, list []*Op, r script.Reply) {
 		if letter == script.LetterDead && len(since) > 0 {
 			o.Since, _ = strconv.ParseInt(since[0], 10, 64) // the script has written it
 			since = since[1:]
+		}
+		if letter == script.LetterTomb && len(free) > 0 {
+			o.Since, _ = strconv.ParseInt(free[0], 10, 64)
+			free = free[1:]
 		}
 		o.answer(r.Now(), letter)
 		o.EnqueuedAt = o.Fresh.enqueuedAt(r.Now())

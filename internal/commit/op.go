@@ -2,6 +2,7 @@ package commit
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/delayq/delayq/internal/record"
@@ -17,6 +18,7 @@ type Op struct {
 	Known     string // how the caller knows the job, as lua/prelude/expect.lua reads it; empty: any job
 	When      string // of a revive: due time for the script; empty: now
 	Reason    string // of a bury
+	Tomb      *Tomb  // of a cancel; nil: it leaves tombs alone
 
 	done chan struct{} // receives one value when the operation is settled; nil: nobody waits
 	sent bool          // guarded by Group.mu: it is too late to take it out of pending
@@ -27,7 +29,8 @@ type Op struct {
 	Now         int64    // Redis's clock when it was carried out
 	EnqueuedAt  int64    // of an enqueue: the time in the record, Unix ms
 	Letter      byte     // what the script says of the job
-	Since       int64    // of a job that is dead and has the ID of an enqueue: when it was buried, Unix ms
+	Since       int64    // of a job that is dead and has the ID of an enqueue: when it was buried; of a closed ID: when it is free; Unix ms
+	Full        bool     // of a cancel: the ID is not closed, because the topic has too many tombs
 	Row         []string // of a get: the columns of the job
 	Was         int64    // of a reschedule: when the scheduled job was due, Unix ms; 0: not known
 	Unconfirmed error    // of an enqueue: too few replicas have confirmed it
@@ -48,7 +51,27 @@ type Fresh struct {
 // plain reports whether a script for a lone job can store the job. An ID that the caller has named
 // may be that of another job, about which only lua/enqueue.lua can say something.
 func (f *Fresh) plain() bool {
-	return f.Unique && f.Replace == ReplaceNone && f.Opts.Key == "" && !strings.Contains(f.When, " ")
+	return f.Unique && f.Replace == ReplaceNone && f.Opts.Key == "" && !strings.ContainsAny(f.When, " !")
+}
+
+// A Tomb closes an ID.
+type Tomb struct {
+	For  int64 // ms; 0: the ID is free
+	Most int64 // tombs that the topic may have
+}
+
+// Word returns what follows the due time of a job that closes its ID, or how the caller of a cancel
+// knows the job.
+func (t *Tomb) Word() string {
+	return "!" + strconv.FormatInt(t.For, 10) + "/" + strconv.FormatInt(t.Most, 10)
+}
+
+// known returns how the caller of a cancel knows the job, as the script reads it.
+func (o *Op) known() any {
+	if o.Tomb == nil {
+		return &o.Known
+	}
+	return o.Known + o.Tomb.Word()
 }
 
 // A Move is what a reschedule changes.

@@ -11,6 +11,7 @@ type Facts struct {
 	At      time.Time // when the job was read
 	Job     *Job      // nil: there is no such job
 	Finding string    // the damage that concerns the job; empty: none
+	Free    time.Time // when the ID can be used again, if there is no such job and it is closed
 
 	Pauses []Pause
 	Hold   Hold
@@ -127,6 +128,7 @@ type Code string
 const (
 	NotFound         Code = "not_found"
 	Cancelled        Code = "cancelled"
+	Tomb             Code = "tomb"
 	DueLater         Code = "due_later"
 	BackingOff       Code = "backing_off"
 	Snoozed          Code = "snoozed"

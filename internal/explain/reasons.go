@@ -108,6 +108,9 @@ func (f *Facts) missing() (list []Reason) {
 			list = append(list, Reason{Code: Cancelled, By: last.By, Since: last.At})
 		}
 	}
+	if !f.Free.IsZero() {
+		list = append(list, Reason{Code: Tomb, Until: f.Free})
+	}
 	return append(list, r)
 }
 

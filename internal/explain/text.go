@@ -56,6 +56,8 @@ func (r *Reason) clause(now time.Time) string {
 		return text
 	case Cancelled:
 		return fmt.Sprintf("%q cancelled it at %s, %s", r.By, moment(r.Since), ago(r.Since))
+	case Tomb:
+		return fmt.Sprintf("its ID is closed until %s, for %s more, and no job with it is stored", moment(r.Until), span(r.Until.Sub(now)))
 	case DueLater:
 		return r.due(now, "it")
 	case BackingOff:

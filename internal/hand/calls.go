@@ -96,6 +96,7 @@ func (h *Hand) Record(when string, retention int64) (head, tail string) {
 	binary.BigEndian.PutUint64(nonce[:], n)
 	o := record.Options{Retry: record.NotSet}
 	o.Retention = retention
+	when, _, _ = strings.Cut(when, "!")
 	due, till, _ := strings.Cut(strings.TrimLeft(when, "rd"), " ")
 	for text, field := range map[string][2]*int64{due: {&o.DueAt, &o.DueIn}, till: {&o.ExpireAt, &o.ExpireIn}} {
 		if text == "" {

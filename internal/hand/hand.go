@@ -70,7 +70,7 @@ func New(t testing.TB, rdb redis.UniversalClient, prefix, topic string) *Hand {
 func (h *Hand) Prefix() string { return h.Keys.Prefix() }
 
 // Key is the name of one of the topic's keys, like pool.
-func (h *Hand) Key(name string) string { return h.Keys.Root + name }
+func (h *Hand) Key(name string) string { return h.Keys.Key(name) }
 
 // Try calls a script and notes the call for Again.
 func (h *Hand) Try(s *script.Script, keys []any, args ...any) (script.Reply, error) {

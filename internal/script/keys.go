@@ -22,39 +22,40 @@ const DefaultPrefix = "delayq"
 
 // Keys holds the names of all keys of one topic. They share the hash tag {topic}, so one topic is
 // one cluster slot. Only this file spells keys. A new key is a new row. Its tag has the name that
-// headers of scripts give it, with which its name in Redis ends, and its type, as TYPE returns it.
+// headers of scripts give it, its type, as TYPE returns it, and what precedes the name in Redis.
 type Keys struct {
 	Topic string
 	Root  string // "<prefix>:{<topic>}:"
 
-	Pool     string `redis:"pool,hash"`     // job ID → record of every unfinished job
-	Bucket   string `redis:"bucket,zset"`   // job ID by due time
-	Ready    string `redis:"ready,list"`    // job IDs, the next one at the head
-	Handoff  string `redis:"handoff,list"`  // job IDs between a server's wait and its take
-	Leases   string `redis:"leases,zset"`   // job ID by the end of its lease
-	Attempts string `redis:"attempts,hash"` // job ID → finished attempts
-	Errors   string `redis:"errors,hash"`   // job ID → last errors
-	Moved    string `redis:"moved,hash"`    // job ID → present due time, if not the record's
-	Dead     string `redis:"dead,zset"`     // job ID by time of burial
-	Done     string `redis:"done,zset"`     // job ID by the time until which it is kept
-	Results  string `redis:"results,hash"`  // job ID → what is kept of it
-	Meta     string `redis:"meta,hash"`     // settings of operators
-	Stats    string `redis:"stats,hash"`    // counters
-	Operator string `redis:"operator,none"` // never exists: who has a right to it is an operator
-	Sizes    string `redis:"sizes,hash"`    // the size of the largest record
-	Idle     string `redis:"idle,zset"`     // server by the time at which it began to wait for jobs
-	Keyed    string `redis:"keyed,hash"`    // job ID → place in its lane of every job that has a key
-	Lane     string `redis:"lane,zset"`     // places of the waiting keyed jobs, with their IDs
-	Turn     string `redis:"turn,zset"`     // key of waiting jobs by its pass
-	Rules    string `redis:"rules,hash"`    // key → what is set for it
-	Held     string `redis:"held,zset"`     // key by the end of its hold
-	Minutes  string `redis:"minutes,hash"`  // minute modulo 360 → what happened in it
-	Hours    string `redis:"hours,hash"`    // hour modulo 720 → what happened in it
-	Parked   string `redis:"parked,zset"`   // key whose limits are reached by when it gets a turn
-	Holders  string `redis:"holders,zset"`  // running jobs whose keys have a limit of running jobs
-	Rates    string `redis:"rates,zset"`    // key by its tat
-	Blockers string `redis:"blockers,zset"` // places of jobs that their keys wait for, with their IDs
-	Lags     string `redis:"lags,zset"`     // key that a limit has stopped by the pass that it had
+	Pool     string `redis:"pool,hash"`       // job ID → record of every unfinished job
+	Bucket   string `redis:"bucket,zset"`     // job ID by due time
+	Ready    string `redis:"ready,list"`      // job IDs, the next one at the head
+	Handoff  string `redis:"handoff,list"`    // job IDs between a server's wait and its take
+	Leases   string `redis:"leases,zset"`     // job ID by the end of its lease
+	Attempts string `redis:"attempts,hash"`   // job ID → finished attempts
+	Errors   string `redis:"errors,hash"`     // job ID → last errors
+	Moved    string `redis:"moved,hash"`      // job ID → present due time, if not the record's
+	Dead     string `redis:"dead,zset"`       // job ID by time of burial
+	Done     string `redis:"done,zset"`       // job ID by the time until which it is kept
+	Results  string `redis:"results,hash"`    // job ID → what is kept of it
+	Meta     string `redis:"meta,hash"`       // settings of operators
+	Stats    string `redis:"stats,hash"`      // counters
+	Operator string `redis:"operator,none"`   // never exists: who has a right to it is an operator
+	Sizes    string `redis:"sizes,hash"`      // the size of the largest record
+	Idle     string `redis:"idle,zset"`       // server by the time at which it began to wait for jobs
+	Keyed    string `redis:"keyed,hash"`      // job ID → place in its lane of every job that has a key
+	Lane     string `redis:"lane,zset"`       // places of the waiting keyed jobs, with their IDs
+	Turn     string `redis:"turn,zset"`       // key of waiting jobs by its pass
+	Rules    string `redis:"rules,hash"`      // key → what is set for it
+	Held     string `redis:"held,zset"`       // key by the end of its hold
+	Minutes  string `redis:"minutes,hash"`    // minute modulo 360 → what happened in it
+	Hours    string `redis:"hours,hash"`      // hour modulo 720 → what happened in it
+	Parked   string `redis:"parked,zset"`     // key whose limits are reached by when it gets a turn
+	Holders  string `redis:"holders,zset"`    // running jobs whose keys have a limit of running jobs
+	Rates    string `redis:"rates,zset"`      // key by its tat
+	Blockers string `redis:"blockers,zset"`   // places of jobs that their keys wait for, with their IDs
+	Lags     string `redis:"lags,zset"`       // key that a limit has stopped by the pass that it had
+	Tombs    string `redis:"tombs,zset,all:"` // closed job ID by when it is free again
 
 	Schedules string `redis:"schedules,hash"` // name → definition of a schedule
 	Slots     string `redis:"slots,zset"`     // schedule by its next slot
@@ -66,7 +67,8 @@ type Keys struct {
 // A keyField is a key of a topic: a row of Keys.
 type keyField struct {
 	name, kind string
-	row        int // the index of the field
+	front      string // what precedes the name in Redis
+	row        int    // the index of the field
 }
 
 // keyFields lists the keys of a topic. The first one is the receipt, which the caller of a script
@@ -75,7 +77,8 @@ var keyFields = func() []keyField {
 	list := []keyField{keyReceipt: {name: "receipt"}}
 	for _, row := range reflect.VisibleFields(reflect.TypeFor[Keys]()) {
 		if name, kind, ok := strings.Cut(row.Tag.Get("redis"), ","); ok {
-			list = append(list, keyField{name, kind, row.Index[0]})
+			kind, front, _ := strings.Cut(kind, ",")
+			list = append(list, keyField{name, kind, front, row.Index[0]})
 		}
 	}
 	return list
@@ -93,9 +96,18 @@ func NewKeys(prefix, topic string) *Keys {
 	k := &Keys{Topic: topic, Root: prefix + ":{" + topic + "}:"}
 	rows := reflect.ValueOf(k).Elem()
 	for _, f := range keyFields[keyReceipt+1:] {
-		rows.Field(f.row).SetString(k.Root + f.name)
+		rows.Field(f.row).SetString(k.Root + f.front + f.name)
 	}
 	return k
+}
+
+// Key returns the key that headers of scripts call by a name.
+func (k *Keys) Key(name string) string {
+	front := ""
+	if i := keyNamed(name); i > keyReceipt {
+		front = keyFields[i].front
+	}
+	return k.Root + front + name
 }
 
 // A KeyList is the keys of a script in a topic, for many calls with different receipts.
@@ -144,7 +156,7 @@ func (k *Keys) Name(key string) string { return strings.TrimPrefix(key, k.Root) 
 func TypeOf(key string) string {
 	name := key[strings.LastIndexByte(key, ':')+1:]
 	if _, after, ok := strings.Cut(key, "}:"); ok {
-		name, _, _ = strings.Cut(after, ":")
+		name, _, _ = strings.Cut(strings.TrimPrefix(strings.TrimPrefix(after, "all:"), "serve:"), ":")
 	}
 	if i := keyNamed(name); i > keyReceipt {
 		return keyFields[i].kind

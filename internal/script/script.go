@@ -195,6 +195,8 @@ const (
 	LetterDone      = 'e' // the job was done
 	LetterBeyond    = 'b' // refused: the job expires by then
 	LetterExpires   = 'p' // left for another call: the job expires, and the caller does not know when
+	LetterTomb      = 't' // refused: no job has the ID, but it is closed
+	LetterFull      = 'v' // refused: the topic has too many tombs
 )
 
 // Statuses of replies.

@@ -13,7 +13,7 @@
 -- covers this write, so the first call too. If Redis refuses that, nobody may take the reply for
 -- confirmed, and the error is UNCONFIRMED. DEL comes first, because Redis does not refuse it for
 -- lack of memory, and after it no write.
-local receipt_ms = 180000
+local receipt_ms = '180000' -- a text, because a number costs Redis a fifth of the command more
 
 local function replay(receipt, number)
   local own, kept, tag = string.match(number, '^(%d+)/?(%d*)/?(%w*)$')

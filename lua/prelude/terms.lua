@@ -4,14 +4,18 @@
 
 -- terms parses when a job that a call stores is due: Unix ms, or + and a delay in ms. A letter can
 -- precede it: r if the job replaces any job with its ID, d if it replaces only a dead one. After a
--- space, the time at which the job expires can follow in the same form. It returns the due time,
--- whether the job could never run because it expires by then, the letter, and the time of
--- enqueueing, from which delays count. That is at, if there is such a guess and it is at most 1,000
--- ms ago, or up to 100 ms ahead for a job with a delay. Otherwise it is now.
+-- space, the time at which the job expires can follow in the same form. After an exclamation mark,
+-- the ms for which the job closes its ID, a slash, and how many tombs the topic may have can
+-- follow. It returns the due time, whether the job could never run because it expires by then, the
+-- letter, the time of enqueueing, from which delays count, and the last two numbers (nil: none).
+-- The time is at, if there is such a guess and it is at most 1,000 ms ago, or up to 100 ms ahead
+-- for a job with a delay. Otherwise it is now.
 local function terms(words, at)
-  local due, till, letter = tonumber(words), nil, ''
+  local due, till, letter, window, most = tonumber(words), nil, '', nil, nil
   if not due then
-    letter, words, till = string.match(words, '^(%a?)(%+?%d+) ?(%+?%d*)$')
+    letter, words, till, window, most =
+      string.match(words, '^(%a?)(%+?%d+) ?(%+?%d*)!?(%d*)/?(%d*)$')
+    window, most = tonumber(window), tonumber(most)
     due = tonumber(words) -- Lua reads "+5" as 5
   end
   local delayed = string.byte(words) == 43
@@ -21,13 +25,13 @@ local function terms(words, at)
   end
   due = delayed and from + due or math.max(due, from)
   if not till or till == '' then
-    return due, false, letter, from
+    return due, false, letter, from, window, most
   end
   local ends = tonumber(till)
   if string.byte(till) == 43 then
     ends = from + ends
   end
-  return due, due >= ends, letter, from
+  return due, due >= ends, letter, from, window, most
 end
 
 -- namesakes looks up which IDs have a record. For each it returns false if there is none, a string
@@ -54,7 +58,8 @@ local function namesakes(pool, sizes, ids, jobs, first, width)
 end
 
 -- What precedes enqueue in the same call passes to it: live, the result of namesakes without the
--- replaced jobs; placed, the IDs that have a place in ready; note, which notes a job and reports
--- whether it has a key; enlane, which gives those jobs their places, and returns how many are due
--- now; and freed, the number of keys that have got a turn.
+-- replaced jobs; gone, which has true at the index of a job that replaces one; placed, the IDs that
+-- have a place in ready; note, which notes a job and reports whether it has a key; enlane, which
+-- gives those jobs their places, and returns how many are due now; and freed, the number of keys
+-- that have got a turn.
 local replaced = {}

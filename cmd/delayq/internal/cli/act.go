@@ -109,6 +109,8 @@ first ones. --at-most is about all of them together, --spread about each topic.`
 				return usage("--state %q: %s takes %s", b.state, v.name, strings.Join(v.stateNames(), ", "))
 			case len(args) > 1 && selects:
 				return usage("%s takes IDs or flags that select jobs, not both", v.name)
+			case selects && cmd.Flags().Changed("tombstone"):
+				return usage("--tombstone is for jobs that are named")
 			case len(args) > 1 && state && v.shift != nil && *v.shift != 0:
 				return usage("%s --by takes IDs or --state, not both", v.name)
 			case b.allTopics && len(args) > 0:

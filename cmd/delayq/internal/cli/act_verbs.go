@@ -56,6 +56,8 @@ func (a *app) verbs() []*verb {
 	var when delayq.DueOption
 	var by time.Duration
 	var reason string
+	var tomb time.Duration
+	var tombs []delayq.DequeueOption
 	reschedule := func(due func() delayq.DueOption) func(context.Context, *delayq.Client, string, []string) ([]error, error) {
 		return func(ctx context.Context, c *delayq.Client, topic string, ids []string) ([]error, error) {
 			jobs := make([]delayq.NewDue, len(ids))
@@ -73,17 +75,29 @@ func (a *app) verbs() []*verb {
 	now := func() delayq.DueOption { return delayq.ProcessIn(0) }
 	return []*verb{{
 		name: "cancel", past: "cancelled", short: "Cancel jobs",
-		long: "Cancel jobs, so that they do not run. The context of a running job is cancelled. A dead\njob is deleted.",
+		long: `Cancel jobs, so that they do not run. The context of a running job is cancelled. A dead
+job is deleted. With --tombstone, no job with these IDs can be enqueued for a while, and
+the IDs are closed also if there are no such jobs.`,
 		example: `  delayq cancel order:cancel order-42
+  delayq cancel order:cancel order-43 --tombstone 1h
   delayq cancel mail:welcome --state scheduled --header tenant=7 --dry-run`,
 		states: []delayq.State{delayq.StateScheduled, delayq.StateReady, delayq.StateRunning, delayq.StateDead}, named: true,
+		flags: func(cmd *cobra.Command) {
+			cmd.Flags().Var(&duration{&tomb}, "tombstone", "close the IDs that are named for this time; 0s: free them")
+		},
+		ready: func(cmd *cobra.Command) error {
+			if tombs = nil; cmd.Flags().Changed("tombstone") {
+				tombs = append(tombs, delayq.Tombstone(tomb))
+			}
+			return nil
+		},
 		action: delayq.Cancel,
 		batch: func(ctx context.Context, c *delayq.Client, topic string, ids []string) ([]error, error) {
 			jobs := make([]delayq.JobRef, len(ids))
 			for i, id := range ids {
 				jobs[i] = delayq.JobRef{Topic: topic, ID: id}
 			}
-			results, err := c.CancelBatch(ctx, jobs)
+			results, err := c.CancelBatch(ctx, jobs, tombs...)
 			errs := make([]error, len(ids))
 			for i, r := range results {
 				errs[i] = r.Err

@@ -126,6 +126,7 @@ func (a *app) enqueueCommand() *cobra.Command {
 		expireIn             time.Duration
 		expireAt             string
 		replace, replaceDead bool
+		uniqueFor            time.Duration
 		toMsgpack            bool
 		key                  string
 		priority             time.Duration
@@ -189,6 +190,9 @@ that always fails is retried for ever.`,
 			case replaceDead:
 				opts = append(opts, delayq.ReplaceDead())
 			}
+			if cmd.Flags().Changed("unique-for") {
+				opts = append(opts, delayq.UniqueFor(uniqueFor))
+			}
 			payload := []byte(text)
 			if len(args) == 2 {
 				if cmd.Flags().Changed("payload") {
@@ -236,6 +240,7 @@ that always fails is retried for ever.`,
 	f.StringVar(&expireAt, "expire-at", "", "drop the job if it has not started at this `time`")
 	f.BoolVar(&replace, "replace", false, "replace an unfinished job with this ID")
 	f.BoolVar(&replaceDead, "replace-dead", false, "replace a dead job with this ID")
+	f.Var(&duration{&uniqueFor}, "unique-for", "store no other job with this ID for this time, also when the job has completed")
 	f.BoolVar(&toMsgpack, "json-to-msgpack", false, "the payload is JSON and is stored as MessagePack")
 	return cmd
 }
