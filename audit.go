@@ -138,7 +138,11 @@ func (c *Client) audit(ctx context.Context, o *commit.Op, err error) error {
 	if ctx == nil || actorOf(ctx) == "" {
 		return err
 	}
-	return c.acted(ctx, o.Place(), argumentsOf(o), wasOf(o), err)
+	was := ""
+	if err == nil { // otherwise the operation can still be on its way, and is not read
+		was = wasOf(o)
+	}
+	return c.acted(ctx, o.Place(), argumentsOf(o), was, err)
 }
 
 // argumentsOf returns the arguments of an operation for the audit.
@@ -146,8 +150,6 @@ func argumentsOf(o *commit.Op) string {
 	switch {
 	case o.Move != nil:
 		return dueText(&o.Move.Due)
-	case o.Tomb != nil:
-		return tombText(o.Tomb)
 	case o.Reason != "":
 		return fmt.Sprintf("reason %q", o.Reason)
 	}

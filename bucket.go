@@ -4,6 +4,7 @@
 package delayq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -358,12 +359,40 @@ func uniqueWord(window, most int64) string {
 	return (&commit.Tomb{For: window, Most: most}).Word()
 }
 
-// tombText returns the arguments of a cancel for the audit.
-func tombText(t *commit.Tomb) string {
-	if t == nil {
+// tombText returns the arguments of a cancel that has ended with err for the audit.
+func tombText(t *commit.Tomb, err error) string {
+	if t == nil || errors.Is(err, ErrTooManyTombs) {
 		return ""
 	}
 	return "tombstone " + ofMS(t.For).String()
+}
+
+// changed reports whether a cancel has certainly changed anything, although it has ended with err:
+// the job was in a state, or the ID was closed or freed.
+func changed(t *commit.Tomb, was State, err error) bool {
+	return err == nil || was != "" || t != nil && errors.Is(err, ErrNotFound) && !errors.Is(err, ErrTooManyTombs)
+}
+
+// auditCancels records a batch of cancels, and returns its error.
+func (c *Client) auditCancels(ctx context.Context, jobs []JobRef, results []CancelResult, t *commit.Tomb, p *previous, err error) error {
+	at := func(i int) (JobRef, error) {
+		if changed(t, results[i].State, results[i].Err) {
+			return jobs[i], nil
+		}
+		return jobs[i], results[i].Err
+	}
+	set := func(i int) string { return strings.TrimRight(" "+tombText(t, results[i].Err), " ") }
+	return c.auditBatch(ctx, commit.Cancel, len(jobs), at, set, p, err)
+}
+
+// auditCancel records a cancel that has ended with err, and returns the error of the call.
+func (c *Client) auditCancel(ctx context.Context, o *commit.Op, was State, err error) error {
+	count := int64(0)
+	if changed(o.Tomb, was, err) {
+		count = 1
+		was = cmp.Or(was, "none")
+	}
+	return c.audited(ctx, o.Place(), tombText(o.Tomb, err), string(was), count, err)
 }
 
 // cancelled returns the error of a cancel that Redis has answered.
@@ -378,9 +407,9 @@ func cancelled(o *commit.Op, err error) error {
 }
 
 // A row of an outbox has the letter of what the job replaces, and can have an exclamation mark and
-// a window after it. A cancel has the length of its tomb where a job has its delay, and freed where
-// it has its due time if the ID is to be free. A release that does not know them refuses such a
-// job, and cancels without a tomb.
+// a window after it. A cancel has the length of its tomb where a job has its delay. It has freed
+// where a job has its due time if the ID is to be free, or [commit.Yields]. A release that does not
+// know them refuses such a job, and cancels without a tomb.
 const freed = 1
 
 // replacesText returns the column replaces of the row of a job.
@@ -429,6 +458,8 @@ func tombOfRow(r *commit.Row, most int64) *commit.Tomb {
 	switch {
 	case r.DueAt == freed:
 		return &commit.Tomb{Most: most}
+	case r.DueAt == commit.Yields:
+		return &commit.Tomb{}
 	case r.DueIn > r.Age:
 		return &commit.Tomb{For: r.DueIn - max(0, r.Age), Most: most}
 	}

@@ -299,14 +299,14 @@ func (c *Client) Dequeue(ctx context.Context, topic, id string, opts ...DequeueO
 		err = c.do(ctx, o)
 	}
 	state := c.dequeued(ctx, o, err)
-	return state, end.with(CallResult{State: state, Err: c.audit(ctx, o, err)})
+	return state, end.with(CallResult{State: state, Err: c.auditCancel(ctx, o, state, err)})
 }
 
 // dequeued reports the outcome of a cancellation to the hooks. It returns the state in which the
 // job was, or none if there was none or nothing is known.
 func (c *Client) dequeued(ctx context.Context, o *commit.Op, err error) State {
 	event := DequeueEvent{Topic: o.Topic, ID: o.ID, Err: err}
-	if err == nil || o.Full {
+	if err == nil || errors.Is(err, ErrTooManyTombs) { // else the operation can still be on its way
 		event.State = states[o.Letter]
 	}
 	if c == nil || ctx == nil {

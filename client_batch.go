@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -140,9 +139,7 @@ func (c *Client) CancelBatch(ctx context.Context, jobs []JobRef, opts ...Dequeue
 		}
 		return results[i].Err
 	})
-	at := func(i int) (JobRef, error) { return jobs[i], results[i].Err }
-	set := func(int) string { return strings.TrimRight(" "+tombText(tomb), " ") }
-	return results, end.err(c.auditBatch(ctx, commit.Cancel, len(jobs), at, set, was, err))
+	return results, end.err(c.auditCancels(ctx, jobs, results, tomb, was, err))
 }
 
 // A NewDue is a new due time of a job, for [Client.RescheduleBatch].

@@ -271,7 +271,7 @@ func (i *Inspector) circumstances(ctx context.Context, topic, id string) (*circu
 			return nil, err
 		}
 		for _, a := range acts {
-			cancels := a.Action == commit.Cancel.Name && a.Count > 0 // 0: its outcome is unknown
+			cancels := a.Action == commit.Cancel.Name && a.Count > 0 && a.Was != "none" // 0: its outcome is unknown
 			c.Acts = append(c.Acts, explain.Act{By: a.Actor, Action: a.Action, At: a.At, Cancels: cancels})
 		}
 	}

@@ -253,10 +253,10 @@ func (t *Topic[T]) HandleBatch(server *Server, f func(ctx context.Context, jobs 
 }
 
 // RemoveTopic removes an empty topic: its counters, its pauses, all its other keys, and its name
-// from [Inspector.Topics]. It returns [ErrNotEmpty] and removes nothing if the topic has jobs, even
-// dead or done ones, or schedules, or if a live server has a handler for it. A topic that does not
-// exist is removed again. If a job or a schedule is stored at the same time, it is kept, and so is
-// the topic.
+// from [Inspector.Topics]. All IDs that a [Tombstone] or [UniqueFor] has closed are free then. It
+// returns [ErrNotEmpty] and removes nothing if the topic has jobs, even dead or done ones, or
+// schedules, or if a live server has a handler for it. A topic that does not exist is removed
+// again. If a job or a schedule is stored at the same time, it is kept, and so is the topic.
 //
 // Servers whose patterns match the topic ([Server.Handle]) end the work for it, within a minute and
 // mostly within 5 s. If a job is stored before that, they continue. They may then log that the

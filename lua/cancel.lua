@@ -26,8 +26,8 @@
 -- ARGV[3]   topic     the topic's name, for the control channel
 -- ARGV[4..]  jobs     for each job: ID, and how the caller knows it (see prelude/expect.lua). After
 --                     an exclamation mark can follow for how many ms the ID is closed (0: it is
---                     free), a slash, and how many tombs the topic may have. Each ID once, at most
---                     500
+--                     free), a slash, and how many tombs the topic may have (0, after 0 ms: the ID
+--                     is free only if a job had it). Each ID once, at most 500
 --
 -- Returns {'ok', now, letters, full}. letters has one letter for each of the first jobs, at least
 -- one: the state it was in (s for scheduled, r for ready, u for running, d for dead). c if it is

@@ -79,44 +79,49 @@ for at = first, #jobs, width do
 end
 local live, placed = replaced.live, replaced.placed
 live = live or namesakes(pool, sizes, ids, jobs, first, width)
-local closed = redis.call('EXISTS', tombs) == 1 and redis.call('ZMSCORE', tombs, unpack(ids)) or {}
-local gone = replaced.gone or {}
+local gone, closed = replaced.gone or {}, {} -- closed: when the ID is free again, if no job has it
+if redis.call('EXISTS', tombs) == 1 then
+  for i, till in ipairs(redis.call('ZMSCORE', tombs, unpack(ids))) do
+    if till and not live[i] and not gone[i] and tonumber(till) > now then
+      live[i], closed[i] = '', till -- as if a job had the ID, so that other jobs pay nothing
+    end
+  end
+end
 
 local records, stored, largest = {}, 0, 0 -- id, record, id, record …
 local later, delayed = {}, 0 -- due, id, due, id …
 local soon, letters, taken, twins = {}, nil, {}, {}
-local refused, free, graves, room = 0, '', {}, nil -- graves: until when, id, until when, id …
+local refused, free = 0, ''
+local graves, room, ended = {}, nil, nil -- graves: until when, id, until when, id …
 local earliest
 -- Most jobs of a call are due at the same time.
-local when, due, hopeless, _, from, score, window, most
+local when, due, hopeless, _, from, score, grave
 local at = first
 for i = 1, total do
   local id, head, tail, present = ids[i], jobs[at + 1], jobs[at + 2], live[i]
   if jobs[at + 3] ~= when or tail == '' then
     when = tail ~= '' and jobs[at + 3]
+    local window, most
     due, hopeless, _, from, window, most = terms(jobs[at + 3], stamp_of(head, tail))
     score = due > now and string.format('%.0f', due)
+    grave = window and string.format('%.0f', now + window)
     if window and not room then
       -- Uses: tombs
-      room = room_of(tombs, most, total)
+      room, ended = room_of(tombs, most, total)
     end
   end
-  local grave = window and string.format('%.0f', now + window)
   if present and string.sub(present, 1, 8) == string.sub(head, 1, 8) then
     at = at + width -- it is the record of this very call
-    if grave then
-      graves[#graves + 1], graves[#graves + 2] = grave, id
-    end
   else
     if hopeless then
       letters = letters or {}
       letters[i] = 'x'
-    elseif present then
-      taken[#taken + 1], twins[#twins + 1] = id, i
-    elseif closed[i] and not gone[i] and tonumber(closed[i]) > now then
+    elseif present and closed[i] then
       letters = letters or {}
       letters[i], refused = 't', refused + 1
       free = free .. string.format(' %.0f', tonumber(closed[i]))
+    elseif present then
+      taken[#taken + 1], twins[#twins + 1] = id, i
     elseif grave and not gone[i] and room * 2 <= #graves then
       letters = letters or {}
       letters[i] = 'v'
@@ -168,6 +173,9 @@ if stored > 0 then
   redis.call('HSET', pool, unpack(records))
 end
 if #graves > 0 then
+  if #ended > 0 then
+    redis.call('ZREM', tombs, unpack(ended))
+  end
   redis.call('ZADD', tombs, 'GT', unpack(graves))
 end
 if pushed > 0 then

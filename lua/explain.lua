@@ -41,7 +41,7 @@
 -- its entries in holders (-1: unknown), what is set for it, how many of these entries are of
 -- stragglers, and if the key waits for a job that comes before this one, its ID, and when it is
 -- due, or '' if it is dead. stragglers is the number of all of the topic. place is that in keyed.
--- free is when the ID is free again if there is no such job and the ID is closed, else empty.
+-- free is when the ID is free again if it is closed and no unfinished job has it, else empty.
 -- Cost: O(log N + look).
 -- Uses: now place
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]

@@ -25,7 +25,8 @@ import (
 // [Outbox.Dequeue] and [Outbox.Reschedule] find such a job. [delayq.Client.Dequeue] and all other
 // calls of a client do not. Its ID is taken: another [Outbox.Enqueue] of it goes to the dead rows,
 // unless [delayq.Replace] is given. Whether a job in Redis has the ID is decided when the row is
-// sent, except that Replace removes it at once.
+// sent, except that Replace removes it at once. Then the ID is free too, if [delayq.UniqueFor] of
+// that job has closed it.
 //
 // Range: 1 minute to 100 years. Default: no horizon.
 func Horizon(d time.Duration) RelayOption {
@@ -222,7 +223,7 @@ func (s *sieve) stays(r *stored, reach int64, drop bool) bool {
 				return false
 			}
 			s.stands = append(s.stands, *r)
-			r.Row = commit.Row{Kind: commit.RowCancel, Topic: r.Topic, ID: r.ID, Age: r.Age}
+			r.Row = commit.Row{Kind: commit.RowCancel, Topic: r.Topic, ID: r.ID, Age: r.Age, DueAt: commit.Yields}
 		}
 	case commit.RowCancel:
 		if older {
@@ -386,8 +387,8 @@ func (h *holding) settle(ctx context.Context, tx session, s *sieve, sent []store
 	}
 	if len(s.stands) > 0 {
 		which, args := h.among(s.stands)
-		_, err := tx.ExecContext(ctx, h.query("UPDATE {table} SET kind = ?, replaces = '', due_at = 0, delay_ms = 0, record = ? WHERE "+which),
-			append([]any{int(commit.RowCancel), []byte{}}, args...)...)
+		_, err := tx.ExecContext(ctx, h.query("UPDATE {table} SET kind = ?, replaces = '', due_at = ?, delay_ms = 0, record = ? WHERE "+which),
+			append([]any{int(commit.RowCancel), commit.Yields, []byte{}}, args...)...)
 		if err != nil {
 			return err
 		}

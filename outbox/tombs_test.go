@@ -64,6 +64,34 @@ func TestTombsBeyondAHorizon(t *testing.T) {
 	})
 }
 
+// A job beyond the horizon that replaces another one is not refused because of the window of that
+// one. If no job had the ID, it stays closed.
+func TestReplaceATombBeyondAHorizon(t *testing.T) {
+	eachWorld(t, func(w *world) {
+		ctx, tx := w.Context(), outbox.Autocommit(w.db)
+		put := func(id string, opts ...delayq.JobOption) {
+			_, err := w.ob.Enqueue(ctx, tx, "topic", id, nil, opts...)
+			require.NoError(w, err)
+		}
+		far := []delayq.JobOption{delayq.ProcessIn(48 * time.Hour), delayq.Replace()}
+		put("unique", delayq.UniqueFor(100*time.Hour))
+		put("unique", far...)
+		require.NoError(w, w.ob.Dequeue(ctx, tx, "topic", "closed", delayq.Tombstone(100*time.Hour)))
+		put("closed", far...)
+		stop := w.relay(outbox.Horizon(time.Hour))
+		w.left(func(s outbox.Stats) bool { return s.Rows == 0 && s.Later == 2 })
+		stop()
+		require.Empty(w, w.jobs("topic"))
+		w.relay() // without a horizon, so that all rows are sent
+		w.left(func(s outbox.Stats) bool { return s.Rows+s.Later == 0 })
+		require.Equal(w, []string{"unique"}, w.jobs("topic"))
+		dead, err := w.ob.Dead(ctx, w.db, 0, 10)
+		require.NoError(w, err)
+		require.Len(w, dead, 1)
+		require.Equal(w, "closed", dead[0].ID)
+	})
+}
+
 // A topic with too many tombs: the job is cancelled, and the row says that its ID is open.
 func TestTombsOfATableThatAreTooMany(t *testing.T) {
 	eachWorld(t, func(w *world) {

@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -374,6 +375,73 @@ func TestTombstonesAreOnRecord(t *testing.T) {
 		log, err := f.Inspector.Audit(ctx, 1)
 		require.NoError(t, err)
 		require.Equal(t, "tombstone 1h0m0s", log[0].Filter)
+
+		// An ID without a job is closed too. At the limit only the job is cancelled.
+		full := delayq.NewClient(f.RDB, delayq.Prefix(f.Prefix), delayq.TombLimit(2))
+		_, err = full.Dequeue(ctx, "topic", "nobody", delayq.Tombstone(time.Hour))
+		require.ErrorIs(t, err, delayq.ErrNotFound)
+		f.Enqueue("y")
+		_, err = full.Dequeue(ctx, "topic", "y", delayq.Tombstone(time.Hour))
+		require.ErrorIs(t, err, delayq.ErrTooManyTombs)
+		_, err = full.Dequeue(ctx, "topic", "z", delayq.Tombstone(time.Hour))
+		require.ErrorIs(t, err, delayq.ErrTooManyTombs)
+		f.Enqueue("a")
+		_, err = full.CancelBatch(ctx, []delayq.JobRef{{Topic: "topic", ID: "a"}, {Topic: "topic", ID: "b"}, {Topic: "topic", ID: "x"}}, delayq.Tombstone(time.Minute))
+		require.ErrorIs(t, err, delayq.ErrTooManyTombs)
+		log, err = f.Inspector.Audit(ctx, 10)
+		require.NoError(t, err)
+		var acts []string
+		for _, act := range log {
+			acts = append(acts, fmt.Sprint(act.ID, " | ", act.Filter, " | ", act.Was, " | ", act.Count))
+		}
+		require.Equal(t, []string{
+			` | "a", "b", "x" tombstone 1m0s | "a" ready | 2`,
+			"y |  | ready | 1",
+			"nobody | tombstone 1h0m0s | none | 1",
+			"x | tombstone 1h0m0s | ready | 1",
+		}, acts)
+		e, err := f.Inspector.Explain(ctx, "topic", "nobody")
+		require.NoError(t, err)
+		require.Equal(t, delayq.ReasonTomb, e.Reasons[0].Code, "nothing was cancelled")
+	})
+}
+
+// A done job can have a closed ID, and deleting it leaves the ID closed. RemoveTopic frees all.
+func TestTombsOfDoneJobs(t *testing.T) {
+	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
+		ctx := t.Context()
+		f.Enqueue("x", delayq.UniqueFor(time.Hour), delayq.Retention(time.Hour))
+		require.Equal(t, "o", f.Hand.Ack(f.Hand.TakeOne("x")))
+		e, err := f.Inspector.Explain(ctx, "topic", "x")
+		require.NoError(t, err)
+		require.Equal(t, delayq.ReasonDone, e.Reasons[0].Code)
+		require.Equal(t, delayq.ReasonTomb, e.Reasons[1].Code)
+		require.NoError(t, f.Client.Delete(ctx, "topic", "x"))
+		require.Equal(t, delayq.StateTomb, refusedBy(f).State)
+		require.NoError(t, f.Client.RemoveTopic(ctx, "topic"))
+		require.Nil(t, refusedBy(f))
+	})
+}
+
+// A call that cancels a hundred ready jobs ends. Its tombs are those of these jobs, and the next
+// calls go on.
+func TestCancelManyReadyJobsWithTombs(t *testing.T) {
+	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
+		ctx, key := t.Context(), f.Key("all:tombs")
+		const jobs, most = 250, 170
+		c := delayq.NewClient(f.RDB, delayq.Prefix(f.Prefix), delayq.TombLimit(most))
+		refs := make([]delayq.JobRef, jobs)
+		for i := range refs {
+			refs[i] = delayq.JobRef{Topic: "topic", ID: strconv.Itoa(i)}
+			f.Enqueue(refs[i].ID)
+		}
+		results, err := c.CancelBatch(ctx, refs, delayq.Tombstone(time.Hour))
+		require.ErrorIs(t, err, delayq.ErrTooManyTombs)
+		for i, r := range results {
+			require.Equal(t, delayq.StateReady, r.State, i)
+			require.Equal(t, i >= most, errors.Is(r.Err, delayq.ErrTooManyTombs), i)
+			require.Equal(t, i < most, f.RDB.ZScore(ctx, key, refs[i].ID).Err() == nil, i)
+		}
 	})
 }
 

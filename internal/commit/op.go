@@ -57,7 +57,7 @@ func (f *Fresh) plain() bool {
 // A Tomb closes an ID.
 type Tomb struct {
 	For  int64 // ms; 0: the ID is free
-	Most int64 // tombs that the topic may have
+	Most int64 // tombs that the topic may have; 0, with For: the ID is free only if a job had it
 }
 
 // Word returns what follows the due time of a job that closes its ID, or how the caller of a cancel

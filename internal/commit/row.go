@@ -32,6 +32,10 @@ const (
 	RowReschedule RowKind = 3
 )
 
+// Yields is the due time of the row of a cancel whose job gives way to one that is sent later. The
+// ID of that job is free then.
+const Yields = 2
+
 // A Fate is what an error of SendPlan means for the plan.
 type Fate int
 

@@ -11,7 +11,7 @@ type Facts struct {
 	At      time.Time // when the job was read
 	Job     *Job      // nil: there is no such job
 	Finding string    // the damage that concerns the job; empty: none
-	Free    time.Time // when the ID can be used again, if there is no such job and it is closed
+	Free    time.Time // when the ID can be used again, if no unfinished job has it and it is closed
 
 	Pauses []Pause
 	Hold   Hold

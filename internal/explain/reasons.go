@@ -34,6 +34,7 @@ func (f *Facts) reasons() (list []Reason) {
 		add(Reason{Code: Dead, Since: f.Job.BuriedAt, Attempt: f.Job.Attempt, Error: f.Job.LastError})
 	case f.is(stateDone):
 		add(Reason{Code: Done, Since: f.Job.FinishedAt, Until: f.Job.KeptUntil, Attempt: f.Job.Attempt})
+		add(f.tomb()...)
 	case f.Late():
 		add(f.held()...)
 		add(f.later()...)
@@ -108,10 +109,15 @@ func (f *Facts) missing() (list []Reason) {
 			list = append(list, Reason{Code: Cancelled, By: last.By, Since: last.At})
 		}
 	}
-	if !f.Free.IsZero() {
-		list = append(list, Reason{Code: Tomb, Until: f.Free})
+	return append(append(list, f.tomb()...), r)
+}
+
+// tomb returns that the ID is closed, if it is.
+func (f *Facts) tomb() []Reason {
+	if f.Free.IsZero() {
+		return nil
 	}
-	return append(list, r)
+	return []Reason{{Code: Tomb, Until: f.Free}}
 }
 
 // scheduled returns why the job is not due yet.

@@ -4,17 +4,14 @@
 -- Expects: now
 
 -- room_of returns how many tombs a topic may get, by the key that has them and by how many it may
--- have. First it removes some that are over, up to two for each that is wanted. So their number is
--- bounded even if nobody prunes.
+-- have. It also returns some that are over, up to two for each that is wanted. The caller removes
+-- them before it writes others, so their number is bounded even if nobody prunes.
 local function room_of(key, bound, wanted)
-  local list, ended = redis.call('ZRANGE', key, 0, 2 * wanted - 1, 'WITHSCORES'), {}
+  local list, over = redis.call('ZRANGE', key, 0, 2 * wanted - 1, 'WITHSCORES'), {}
   for n = 2, #list, 2 do
     if tonumber(list[n]) <= now then
-      ended[#ended + 1] = list[n - 1]
+      over[#over + 1] = list[n - 1]
     end
   end
-  if #ended > 0 then
-    redis.call('ZREM', key, unpack(ended))
-  end
-  return bound - redis.call('ZCARD', key)
+  return bound - redis.call('ZCARD', key) + #over, over
 end
