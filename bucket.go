@@ -265,9 +265,10 @@ var ErrTooManyTombs = errors.New("delayq: the topic has too many tombs")
 // enqueued. It is still at least once: retries and lapsed leases run it again.
 //
 // The ID must be given. [Replace] and [ReplaceDead] replace an unfinished job also within d, and
-// not one that has completed. Cancelling the job leaves the ID closed: pass [Tombstone] of 0 to
-// [Client.Dequeue] to free it. [Again], retries, [Client.Revive] and schedules do not ask whether
-// an ID is closed. UniqueFor cannot be given to a schedule, to Again or in [Defaults].
+// not one that has completed. Cancelling the job, or deleting it when it is done, leaves the ID
+// closed: pass [Tombstone] of 0 to [Client.Dequeue] to free it. [Again], retries, [Client.Revive]
+// and schedules do not ask whether an ID is closed. UniqueFor cannot be given to a schedule, to
+// Again or in [Defaults].
 //
 // Clients of v0.1.0 do not look at tombs. A failover that loses the newest writes loses their tombs
 // too, unless [WaitReplicas] has confirmed them. A tomb with an ID of 20 bytes takes 126 bytes of

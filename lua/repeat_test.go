@@ -128,6 +128,28 @@ func (h *Hand) entomb(ids ...string) {
 	}
 }
 
+// A call that is sent again after its receipt is gone leaves the tomb of its job as it is, also one
+// that was freed.
+func TestUniqueSentAgainWithoutAReceipt(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		h := NewHand(t, rdb, redistest.Prefix(t), "topic")
+		ctx, head := t.Context(), "\x00\x00\x00\x00\x00\x00\x00\x07\x01"
+		send := func() string {
+			r, err := h.Run(script.Enqueue, h.Series.Next(), "1000", script.ControlChannel(h.Prefix()), h.Keys.Topic, "x", head, "\x80", "+0!3600000/9")
+			require.NoError(t, err)
+			return r.Text(2)
+		}
+		require.Empty(t, send())
+		require.NoError(t, rdb.ZAdd(ctx, h.Keys.Tombs, redis.Z{Score: 2, Member: "x"}, redis.Z{Score: 1, Member: "over"}).Err())
+		require.Empty(t, send(), "it is stored")
+		require.EqualValues(t, 2, rdb.ZScore(ctx, h.Keys.Tombs, "x").Val())
+		require.NoError(t, rdb.ZRem(ctx, h.Keys.Tombs, "x").Err())
+		require.Empty(t, send())
+		require.Equal(t, []string{"over"}, rdb.ZRange(ctx, h.Keys.Tombs, 0, -1).Val())
+	})
+}
+
 // A number is sent again by the one who had it: the next number of the series, or the same of
 // another series, is another call.
 func TestScriptsSentAnewAreDoneAnew(t *testing.T) {

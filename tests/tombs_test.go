@@ -303,6 +303,14 @@ func TestTombLimit(t *testing.T) {
 		_, err = c.Enqueue(ctx, "topic", "u3", nil, delayq.UniqueFor(time.Hour))
 		require.NoError(t, err)
 		require.EqualValues(t, 2, f.RDB.ZCard(ctx, f.Key("all:tombs")).Val())
+
+		// The tomb of the first ID is over, and counts as little as one of another ID.
+		f.RDB.Del(ctx, f.Key("all:tombs"))
+		entomb(f, "a", -time.Second)
+		entomb(f, "z", time.Hour)
+		_, err = c.CancelBatch(ctx, []delayq.JobRef{{Topic: "topic", ID: "a"}, {Topic: "topic", ID: "b"}}, delayq.Tombstone(time.Hour))
+		require.ErrorIs(t, err, delayq.ErrTooManyTombs)
+		require.ElementsMatch(t, []string{"a", "z"}, f.RDB.ZRange(ctx, f.Key("all:tombs"), 0, -1).Val())
 	})
 }
 

@@ -7,11 +7,11 @@
 -- have. It also returns some that are over, up to two for each that is wanted. The caller removes
 -- them before it writes others, so their number is bounded even if nobody prunes.
 local function room_of(key, bound, wanted)
-  local list, over = redis.call('ZRANGE', key, 0, 2 * wanted - 1, 'WITHSCORES'), {}
+  local list, past = redis.call('ZRANGE', key, 0, 2 * wanted - 1, 'WITHSCORES'), {}
   for n = 2, #list, 2 do
     if tonumber(list[n]) <= now then
-      over[#over + 1] = list[n - 1]
+      past[#past + 1] = list[n - 1]
     end
   end
-  return bound - redis.call('ZCARD', key) + #over, over
+  return bound - redis.call('ZCARD', key) + #past, past
 end
