@@ -365,7 +365,7 @@ func (friends) ActOn(ctx context.Context, c *Client, info *JobInfo, a Action) er
 	if err == nil {
 		err = c.do(ctx, o)
 	}
-	if errors.Is(err, errChanged) {
+	if errors.Is(err, ErrChanged) {
 		err = o.Place().At(fmt.Errorf("%w as it was when it was read, %s", ErrNotFound, info.State))
 	}
 	if o.Kind == commit.Cancel {
@@ -388,7 +388,7 @@ func (r *application) settled(err error) (stop error) {
 	switch {
 	case err == nil:
 		r.sum.Done++
-	case errors.Is(err, errChanged), errors.Is(err, ErrNotFound), errors.Is(err, ErrRunning), errors.Is(err, ErrDead):
+	case errors.Is(err, ErrChanged), errors.Is(err, ErrNotFound), errors.Is(err, ErrRunning), errors.Is(err, ErrDead):
 		r.sum.Skipped++
 	case errors.Is(err, ErrUnknownOutcome):
 		stop = err

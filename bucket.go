@@ -229,12 +229,14 @@ func checkSpans(from time.Time, within []time.Duration) error {
 // Reschedule gives a scheduled (first time, backing off or snoozed) or ready job another due time,
 // by [ProcessAt] or [ProcessIn]. Reschedule returns [ErrRunning] if the job is running, [ErrDead]
 // if it is dead, and [ErrNotFound] if there is no such job. If the job would expire by the new
-// time, Reschedule returns [ErrInvalid] and changes nothing.
-func (c *Client) Reschedule(ctx context.Context, topic, id string, due DueOption) error {
+// time, Reschedule returns [ErrInvalid] and changes nothing. With [IfUnchanged] it can return
+// [ErrChanged].
+func (c *Client) Reschedule(ctx context.Context, topic, id string, due DueOption, opts ...EditOption) error {
 	ctx, end := c.begin(ctx, CallEvent{Name: commit.Reschedule.Name, Topic: topic, ID: id, Jobs: 1})
 	o := &commit.Op{Kind: commit.Reschedule, Topic: topic, ID: id}
 	var err error
-	if o.Move, err = moveTo(due); err != nil {
+	o.Move, err = moveTo(due)
+	if err = errors.Join(err, newEdit(opts).guard(o)); err != nil {
 		return end.err(o.Place().At(errors.Join(c.validate(ctx, topic, id), err)))
 	}
 	return end.err(c.audit(ctx, o, c.do(ctx, o)))
@@ -281,12 +283,13 @@ func UniqueFor(d time.Duration) JobOption {
 	})
 }
 
-// A DequeueOption is an option of [Client.Dequeue] and [Client.CancelBatch]: [Tombstone].
+// A DequeueOption is an option of [Client.Dequeue] and [Client.CancelBatch]: [Tombstone] or
+// [IfUnchanged].
 type DequeueOption interface{ applyDequeue(*dequeueOptions) }
 
 type dequeueOptions struct {
+	edit
 	tomb *commit.Tomb
-	errs []error
 }
 
 type dequeueOption func(*dequeueOptions)
@@ -316,9 +319,8 @@ func Tombstone(d time.Duration) DequeueOption {
 	})
 }
 
-// tombOf returns what opts say about the tomb of a cancelled job; nil: nothing.
-func (c *Client) tombOf(opts []DequeueOption) (*commit.Tomb, error) {
-	var o dequeueOptions
+// cancelOf returns what opts say about cancelled jobs.
+func (c *Client) cancelOf(opts []DequeueOption) (o dequeueOptions) {
 	for _, opt := range opts {
 		if contain.IsNil(opt) {
 			o.errs = append(o.errs, errors.New("an option of a cancel is nil"))
@@ -329,7 +331,7 @@ func (c *Client) tombOf(opts []DequeueOption) (*commit.Tomb, error) {
 	if o.tomb != nil && c != nil {
 		o.tomb.Most = c.o.tombs
 	}
-	return o.tomb, invalid(o.errs)
+	return o
 }
 
 // TombLimitOption is the type of [TombLimit]: an option of clients.

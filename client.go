@@ -246,6 +246,11 @@ func (c *Client) seal(ctx context.Context, e *enqueueing) error {
 	when := e.opts.when() + uniqueWord(e.opts.window, c.o.tombs)
 	e.fresh = commit.Fresh{Opts: &e.opts.Options, Replace: e.opts.replace, When: when, Nonce: record.NewNonce()}
 	e.op = commit.Op{Kind: commit.Enqueue, Topic: e.job.Topic, ID: e.job.ID, Fresh: &e.fresh}
+	if e.opts.guard != nil {
+		if err := e.guard(); err != nil {
+			return err
+		}
+	}
 	if e.op.ID == "" {
 		e.op.ID, e.fresh.Unique = newID(), true
 	}
@@ -288,12 +293,13 @@ func (c *Client) enqueued(ctx context.Context, event EnqueueEvent, o *commit.Op)
 //
 // Dequeue returns [ErrNotFound] if there is no such job, for example because it has finished. To
 // remove a done job, use [Client.Delete]. With a [Tombstone], no job of this ID can be enqueued for
-// a while.
+// a while. With [IfUnchanged] Dequeue can return [ErrChanged].
 func (c *Client) Dequeue(ctx context.Context, topic, id string, opts ...DequeueOption) (State, error) {
 	ctx, end := c.begin(ctx, CallEvent{Name: commit.Cancel.Name, Topic: topic, ID: id, Jobs: 1})
 	o := &commit.Op{Kind: commit.Cancel, Topic: topic, ID: id}
-	tomb, err := c.tombOf(opts)
-	if o.Tomb = tomb; err != nil {
+	how := c.cancelOf(opts)
+	err := how.guard(o)
+	if o.Tomb = how.tomb; err != nil {
 		err = o.Place().At(errors.Join(c.validate(ctx, topic, id), err))
 	} else {
 		err = c.do(ctx, o)
@@ -321,19 +327,22 @@ func (c *Client) dequeued(ctx context.Context, o *commit.Op, err error) State {
 // Delete removes a done job, and everything that is kept of it, before its [Retention] is over. It
 // leaves an unfinished job of the same ID alone: cancel that with [Client.Dequeue]. Delete returns
 // [ErrNotFound] if there is no done job with this ID.
-func (c *Client) Delete(ctx context.Context, topic, id string) error {
+//
+// With [IfUnchanged] it can return [ErrChanged].
+func (c *Client) Delete(ctx context.Context, topic, id string, opts ...EditOption) error {
 	ctx, end := c.begin(ctx, CallEvent{Name: commit.Delete.Name, Topic: topic, ID: id, Jobs: 1})
 	o := &commit.Op{Kind: commit.Delete, Topic: topic, ID: id}
-	return end.err(c.audit(ctx, o, c.do(ctx, o)))
+	return end.err(c.audit(ctx, o, c.doIf(ctx, o, newEdit(opts))))
 }
 
 // Revive moves a dead job back to ready with its full number of retries ([Job.RetriesLeft]) and the
 // first delay of its backoff. Its expiry no longer applies. [Job.Attempt] keeps counting up, and
-// its errors are kept. Revive returns [ErrNotFound] if there is no dead job with this ID.
-func (c *Client) Revive(ctx context.Context, topic, id string) error {
+// its errors are kept. Revive returns [ErrNotFound] if there is no dead job with this ID, and
+// [ErrChanged] if [IfUnchanged] says so.
+func (c *Client) Revive(ctx context.Context, topic, id string, opts ...EditOption) error {
 	ctx, end := c.begin(ctx, CallEvent{Name: commit.Revive.Name, Topic: topic, ID: id, Jobs: 1})
 	o := &commit.Op{Kind: commit.Revive, Topic: topic, ID: id}
-	return end.err(c.audit(ctx, o, c.do(ctx, o)))
+	return end.err(c.audit(ctx, o, c.doIf(ctx, o, newEdit(opts))))
 }
 
 // Bury moves a scheduled or ready job to the dead, so that it does not run until it is revived
@@ -341,16 +350,16 @@ func (c *Client) Revive(ctx context.Context, topic, id string) error {
 // [KindBuried]; it has at most 1 KiB. No attempt is used up. If a schedule made the job, its run
 // has ended and counts as failed.
 //
-// Bury returns [ErrRunning] if the job is running, [ErrDead] if it is dead, and [ErrNotFound] if
-// there is no such job. The job is unchanged then. [BuriedHook] is not called, because servers call
-// it for runs. Cost: O(log(jobs of the topic)).
-func (c *Client) Bury(ctx context.Context, topic, id, reason string) error {
+// Bury returns [ErrRunning] if the job is running, [ErrDead] if it is dead, [ErrNotFound] if there
+// is no such job, and [ErrChanged] with [IfUnchanged]. The job is unchanged then. [BuriedHook] is
+// not called, because servers call it for runs. Cost: O(log(jobs of the topic)).
+func (c *Client) Bury(ctx context.Context, topic, id, reason string, opts ...EditOption) error {
 	ctx, end := c.begin(ctx, CallEvent{Name: commit.Bury.Name, Topic: topic, ID: id, Jobs: 1})
 	o := &commit.Op{Kind: commit.Bury, Topic: topic, ID: id, Reason: strings.ToValidUTF8(reason, "\uFFFD")}
 	if err := checkReason(reason); err != nil {
 		return end.err(o.Place().At(errors.Join(c.validate(ctx, topic, id), err)))
 	}
-	return end.err(c.audit(ctx, o, c.do(ctx, o)))
+	return end.err(c.audit(ctx, o, c.doIf(ctx, o, newEdit(opts))))
 }
 
 // checkReason returns an error if the reason of a bury is too long.
@@ -359,6 +368,14 @@ func checkReason(reason string) error {
 		return fmt.Errorf("%w: reason of %d bytes, at most %d are allowed", ErrInvalid, n, record.MaxMessage)
 	}
 	return nil
+}
+
+// doIf is do with the options of an edit.
+func (c *Client) doIf(ctx context.Context, o *commit.Op, e *edit) error {
+	if err := e.guard(o); err != nil {
+		return o.Place().At(errors.Join(c.validate(ctx, o.Topic, o.ID), err))
+	}
+	return c.do(ctx, o)
 }
 
 // do validates an operation and carries it out.

@@ -84,23 +84,6 @@ func ErrorsExcept[R BatchResult](results []R, err error, fine ...error) error {
 	return errors.Join(first...)
 }
 
-// errorOf returns the error of a result.
-func errorOf[R BatchResult](result R) error {
-	switch r := any(result).(type) {
-	case EnqueueResult:
-		return r.Err
-	case CancelResult:
-		return r.Err
-	case RescheduleResult:
-		return r.Err
-	case GetResult:
-		return r.Err
-	case ScheduleResult:
-		return r.Err
-	}
-	return nil
-}
-
 // A JobRef names a job.
 type JobRef struct {
 	Topic, ID string
@@ -115,7 +98,8 @@ type CancelResult struct {
 // CancelBatch cancels any number of jobs of any topics, as [Client.Dequeue] does one. Results are
 // in the order of jobs. Each has its own error, as from Dequeue: [ErrNotFound] if there is no such
 // job. The returned error is non-nil if any job failed, and joins the first ten failures. Use
-// [ErrorsExcept] if a job that is gone is no failure. The options apply to each job.
+// [ErrorsExcept] if a job that is gone is no failure. The options apply to each job. [IfUnchanged]
+// has an info of each, and [ErrChanged] is the error of those that have changed.
 //
 // Jobs of one topic are sent in their order, up to 500 in a call. Each cancel is atomic; the batch
 // as a whole is not. When ctx is done, jobs not yet sent get its error. After a call that Redis
@@ -128,10 +112,10 @@ func (c *Client) CancelBatch(ctx context.Context, jobs []JobRef, opts ...Dequeue
 	topic := func(i int) string { return jobs[i].Topic }
 	ctx, end := c.beginBatch(ctx, "cancel batch", len(jobs), topic)
 	results, was := make([]CancelResult, len(jobs)), newPrevious(ctx, len(jobs), topic)
-	tomb, bad := c.tombOf(opts)
+	how := c.cancelOf(opts)
 	err := c.each(ctx, commit.Cancel, len(jobs), func(i int, o *commit.Op) error {
-		o.Topic, o.ID, o.Tomb = jobs[i].Topic, jobs[i].ID, tomb
-		return bad
+		o.Topic, o.ID, o.Tomb = jobs[i].Topic, jobs[i].ID, how.tomb
+		return how.guard(o)
 	}, func(i int, o *commit.Op) error {
 		results[i].Err = outcomeOf(o, o.Err)
 		if results[i].State = c.dequeued(ctx, o, results[i].Err); results[i].State != "" {
@@ -139,7 +123,7 @@ func (c *Client) CancelBatch(ctx context.Context, jobs []JobRef, opts ...Dequeue
 		}
 		return results[i].Err
 	})
-	return results, end.err(c.auditCancels(ctx, jobs, results, tomb, was, err))
+	return results, end.err(c.auditCancels(ctx, jobs, results, how.tomb, was, err))
 }
 
 // A NewDue is a new due time of a job, for [Client.RescheduleBatch].
@@ -155,13 +139,15 @@ type RescheduleResult struct {
 
 // RescheduleBatch gives any number of jobs of any topics other due times, as [Client.Reschedule]
 // does one. Results are in the order of jobs. Each has its own error, as from Reschedule:
-// [ErrNotFound], [ErrRunning], [ErrDead], or [ErrInvalid] if the job would expire by the new time.
-// The returned error is non-nil if any job failed, and joins the first ten failures.
+// [ErrNotFound], [ErrRunning], [ErrDead], [ErrChanged] with [IfUnchanged], or [ErrInvalid] if the
+// job would expire by the new time. The returned error is non-nil if any job failed, and joins the
+// first ten failures.
 //
 // Jobs are sent, and calls without an answer are reported, as in [Client.CancelBatch]. Jobs that
 // can expire take a second call. Cost: O(log(jobs of the topic)) for each job. Besides the results,
 // RescheduleBatch holds the state of at most a few thousand jobs at a time.
-func (c *Client) RescheduleBatch(ctx context.Context, jobs []NewDue) ([]RescheduleResult, error) {
+func (c *Client) RescheduleBatch(ctx context.Context, jobs []NewDue, opts ...EditOption) ([]RescheduleResult, error) {
+	edit := newEdit(opts)
 	topic := func(i int) string { return jobs[i].Topic }
 	ctx, end := c.beginBatch(ctx, "reschedule batch", len(jobs), topic)
 	results, was := make([]RescheduleResult, len(jobs)), newPrevious(ctx, len(jobs), topic)
@@ -169,7 +155,7 @@ func (c *Client) RescheduleBatch(ctx context.Context, jobs []NewDue) ([]Reschedu
 		o.Topic, o.ID = jobs[i].Topic, jobs[i].ID
 		var err error
 		o.Move, err = moveTo(jobs[i].Due)
-		return err
+		return errors.Join(err, edit.guard(o))
 	}, func(i int, o *commit.Op) error {
 		err := outcomeOf(o, o.Err)
 		if results[i].Err = err; err == nil {
@@ -311,7 +297,7 @@ type noRedis struct{ redis.UniversalClient }
 func (friends) SealEnqueue(ctx context.Context, c *Client, fresh NewJob) (commit.Row, *Job, error) {
 	fresh.Options = slices.Clip(fresh.Options)
 	e := &enqueueing{job: fresh}
-	if err := c.seal(ctx, e); err != nil {
+	if err := errors.Join(c.seal(ctx, e), e.opts.guard.outside()); err != nil {
 		return commit.Row{}, nil, script.Place{Call: "enqueue", Topic: e.job.Topic, Job: e.job.ID}.At(err)
 	}
 	return commit.Row{
@@ -322,15 +308,15 @@ func (friends) SealEnqueue(ctx context.Context, c *Client, fresh NewJob) (commit
 
 // SealCancel returns the row of a [Client.Dequeue].
 func (friends) SealCancel(ctx context.Context, c *Client, topic, id string, opts ...DequeueOption) (commit.Row, error) {
-	tomb, err := c.tombOf(opts)
-	err = errors.Join(c.validate(ctx, topic, id), err)
+	how := c.cancelOf(opts)
+	err := errors.Join(c.validate(ctx, topic, id), how.outside())
 	if err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
 		return commit.Row{}, script.Place{Call: commit.Cancel.Name, Topic: topic, Job: id}.At(err)
 	}
-	return cancelRow(topic, id, tomb), nil
+	return cancelRow(topic, id, how.tomb), nil
 }
 
 // SealReschedule returns the row of a [Client.Reschedule].

@@ -39,6 +39,11 @@ var (
 	// unchanged. To run it again, use [Client.Revive].
 	ErrDead = errors.New("delayq: job is dead")
 
+	// ErrChanged is returned by a call with [IfUnchanged] when the job is not as it was when it was
+	// read. The job is unchanged, and nothing was written. The error also wraps [ErrRunning] or
+	// [ErrDead] if that is why [Client.Reschedule] or [Client.Bury] would have failed.
+	ErrChanged = errors.New("delayq: job has changed")
+
 	// ErrNotEmpty is returned by [Client.RemoveTopic] when the topic has jobs or schedules, or when
 	// a server handles it. Nothing was removed.
 	ErrNotEmpty = errors.New("delayq: topic is not empty")
@@ -104,9 +109,6 @@ var states = map[byte]State{
 	script.LetterScheduled: StateScheduled, script.LetterReady: StateReady, script.LetterRunning: StateRunning, script.LetterDead: StateDead, script.LetterDone: StateDone,
 }
 
-// errChanged is the error of a call whose job is not as the caller knows it.
-var errChanged = errors.New("the job has changed")
-
 // outcomeOf returns the error of an operation. failed is why Redis has not said how it has ended;
 // then it can still be on its way, and is not read.
 func outcomeOf(o *commit.Op, failed error) error {
@@ -127,9 +129,9 @@ func answered(o *commit.Op) error {
 		if o.Letter == script.LetterBeyond {
 			return hopeless(o.Move.Known.Expires(), o.Move.Due.Due(o.Now))
 		}
-		return movedFrom(o.Letter)
+		return movedFrom(o)
 	case commit.Bury:
-		return movedFrom(o.Letter)
+		return movedFrom(o)
 	case commit.Cancel:
 		return cancelled(o, foundAs(o))
 	}
@@ -142,9 +144,26 @@ func foundAs(o *commit.Op) error {
 	case o.Letter == script.LetterGone:
 		return ErrNotFound
 	case o.Letter == script.LetterChanged:
-		return errChanged
+		return ErrChanged
 	case states[o.Letter] == "":
 		return script.ErrReply
+	}
+	return nil
+}
+
+// errorOf returns the error of a result.
+func errorOf[R BatchResult](result R) error {
+	switch r := any(result).(type) {
+	case EnqueueResult:
+		return r.Err
+	case CancelResult:
+		return r.Err
+	case RescheduleResult:
+		return r.Err
+	case GetResult:
+		return r.Err
+	case ScheduleResult:
+		return r.Err
 	}
 	return nil
 }
@@ -158,6 +177,8 @@ func notStored(o *commit.Op) error {
 		return ErrTooManyTombs
 	case o.Letter == script.LetterTomb:
 		return &DuplicateError{Topic: o.Topic, ID: o.ID, State: StateTomb, Until: msTime(o.Since)}
+	case o.Letter != script.LetterStored && o.Known != "":
+		return ErrChanged
 	case o.Letter != script.LetterStored:
 		twin := &DuplicateError{Topic: o.Topic, ID: o.ID, State: states[o.Letter]}
 		if o.Since != 0 {
@@ -170,9 +191,18 @@ func notStored(o *commit.Op) error {
 	return nil
 }
 
-// movedFrom returns the error of a call that moves a scheduled or ready job, for a letter of the
-// script.
-func movedFrom(letter byte) error {
+// movedFrom returns the error of a call that moves a scheduled or ready job. If the job was in
+// another state when it was read, it has changed too.
+func movedFrom(o *commit.Op) error {
+	err := unmoved(o.Letter)
+	if err != nil && o.Reads > 0 && o.Letter != o.Known[0] && (o.Letter == script.LetterRunning || o.Letter == script.LetterDead) {
+		err = fmt.Errorf("%w: %w", ErrChanged, err)
+	}
+	return err
+}
+
+// unmoved returns the error that a letter of the script means.
+func unmoved(letter byte) error {
 	switch letter {
 	case script.LetterScheduled, script.LetterReady:
 		return nil
@@ -183,7 +213,7 @@ func movedFrom(letter byte) error {
 	case script.LetterGone:
 		return ErrNotFound
 	case script.LetterChanged:
-		return errChanged
+		return ErrChanged
 	}
 	return script.ErrReply
 }

@@ -197,6 +197,7 @@ type JobInfo struct {
 	Raw         []byte
 
 	options record.Options // as the record has them
+	seen    seen
 }
 
 // Options returns the options that enqueue a copy of the job, for example in another topic: pass
@@ -374,6 +375,7 @@ func readJobInfo(topic, id string, cut int, at func(column int) string) *JobInfo
 		return nil
 	}
 	info.nonce = record.NonceOf(raw)
+	info.look(cut, at)
 	decode := record.Decode
 	if cut >= 0 && len(raw) >= cut {
 		decode = record.DecodeMeta
@@ -401,7 +403,7 @@ func readJobInfo(topic, id string, cut int, at func(column int) string) *JobInfo
 // placed sets what the places of an unfinished job say.
 func (info *JobInfo) placed(attempts int, at func(column int) string) {
 	if m, ok := record.DecodeMoved(at(script.ColumnMoved)); ok {
-		info.Due, info.DueReason = msTime(m.Due), DueReason(m.Why)
+		info.Due, info.DueReason = msTime(m.Due), dueReason(m.Why)
 		info.Snoozes, info.spent = m.Snoozes, m.Spent
 	}
 	if head, ok := record.PlaceHead(at(script.ColumnPlace), info.nonce); ok {

@@ -41,6 +41,7 @@ type jobOptions struct {
 	record.Options
 	replace commit.Replacing
 	window  int64 // ms for which the job closes its ID; 0: it does not
+	guard   *edit // nil: it replaces any job
 	errs    []error
 }
 
@@ -110,6 +111,7 @@ func (d DefaultsOption) check(run bool) (errs []error) {
 	refuse(o.replace == commit.ReplaceAny, "Replace", each)
 	refuse(o.replace == commit.ReplaceDead, "ReplaceDead", each)
 	refuse(o.window > 0, "UniqueFor", each)
+	refuse(o.guard != nil, "IfUnchanged", each)
 	refuse(run && o.ExpireIn > 0, "ExpireIn", late)
 	refuse(run && o.Headers != nil, "Header", late)
 	refuse(run && o.Key != "", "Key", late)

@@ -290,8 +290,11 @@ func (w *walk) described(id string, at func(column int) string, size int64) (inf
 		return nil, true
 	case partial:
 		info.Partial, info.PayloadSize, info.Undecodable, info.Raw = true, int(size), nil, nil
+		info.seen = seen{}
 	case info.Undecodable != nil && int64(len(value)) < size:
 		return nil, false
+	default:
+		info.seen.bytes = int(size)
 	}
 	return info, true
 }

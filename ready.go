@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/delayq/delayq/internal/commit"
+	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
 )
@@ -206,33 +208,209 @@ func (c *Client) holdKey(ctx context.Context, verb, topic, key string, ms int64,
 //
 // Range of d: -24 to 24 hours, rounded towards 0 to the millisecond.
 //
-// Errors: [ErrNotFound] if there is no such job, [ErrInvalid] if it has no key,
-// [ErrUnknownOutcome], the error of the context, or that of Redis. Cost: one call to Redis,
-// O(log N).
-func (c *Client) SetPriority(ctx context.Context, topic, id string, d time.Duration) error {
+// Errors: [ErrNotFound] if there is no such job, [ErrInvalid] if it has no key, [ErrChanged] with
+// [IfUnchanged], [ErrUnknownOutcome], the error of the context, or that of Redis. Cost: one call to
+// Redis, O(log N).
+func (c *Client) SetPriority(ctx context.Context, topic, id string, d time.Duration, opts ...EditOption) error {
 	ctx, end := c.begin(ctx, CallEvent{Name: "set priority", Topic: topic, ID: id, Jobs: 1})
 	place := script.Place{Call: "set priority", Topic: topic, Job: id}
 	var errs []error
 	if d < -maxHeadStart || d > maxHeadStart {
 		errs = append(errs, fmt.Errorf("d(%v): must be from %v to %v", d, -maxHeadStart, maxHeadStart))
 	}
-	if err := errors.Join(c.validate(ctx, topic, id), invalid(errs)); err != nil {
+	o := &commit.Op{Topic: topic, ID: id}
+	if err := errors.Join(c.validate(ctx, topic, id), invalid(errs), newEdit(opts).guard(o)); err != nil {
 		return end.err(place.At(err))
 	}
 	k := script.NewKeys(c.o.prefix, topic)
 	series := c.series.Get()
 	r, err := c.scripts.Exec(ctx, script.SetPriority, k, k.Receipt(series.ID), 0,
-		series.Next(), id, d.Milliseconds()+1<<31, script.ControlChannel(c.o.prefix), topic)
+		series.Next(), id, d.Milliseconds()+1<<31, script.ControlChannel(c.o.prefix), topic, o.Known)
 	c.series.Put(series, err)
 	switch {
 	case err != nil:
 		err = place.At(c.unsure(err))
 	case r.Text(2) == "gone":
 		err = place.At(ErrNotFound)
+	case r.Text(2) == "changed":
+		err = place.At(ErrChanged)
 	case r.Text(2) == "plain":
 		err = place.At(fmt.Errorf("%w: the job has no Key", ErrInvalid))
 	case r.Text(2) == "lost":
 		err = place.At(errors.New("the job has lost its place: Client.Repair gives it one"))
 	}
 	return end.err(c.acted(ctx, place, fmt.Sprintf("priority %v", d), priorityText(r.Text(3)), err))
+}
+
+// UnchangedOption is the type of [IfUnchanged]: an option of all calls that edit jobs.
+type UnchangedOption struct{ infos []*JobInfo }
+
+// IfUnchanged makes a call edit a job only if the job is still as it was when info was read, and
+// otherwise return [ErrChanged] and change nothing. Of any number of callers that have read the
+// same job and edit it so, one succeeds, and no edit is lost unseen. Whoever gets ErrChanged reads
+// the job again, and decides again:
+//
+//	for {
+//		info, err := client.Get(ctx, "mail", "42")
+//		if err != nil {
+//			return err
+//		}
+//		due := delayq.ProcessAt(info.Due.Add(time.Hour))
+//		err = client.Reschedule(ctx, "mail", "42", due, delayq.IfUnchanged(info))
+//		if !errors.Is(err, delayq.ErrChanged) {
+//			return err
+//		}
+//	}
+//
+// It is an option of [Client.Reschedule], [Client.Revive], [Client.Bury], [Client.Delete],
+// [Client.SetPriority] and [Client.Dequeue], and of [Client.Enqueue] and [Client.EnqueueBatch]
+// together with [Replace] or [ReplaceDead]. In [Client.CancelBatch] and [Client.RescheduleBatch] it
+// names an info of each job. It cannot be given to schedules, to [Again], in [Defaults] or in an
+// outbox.
+//
+// A job has changed if it is in another state, is due at another time, was enqueued or replaced
+// anew, or has failed, lapsed, been snoozed, held or given back since, or if anybody has edited it,
+// even if it looks as before. The extension of a lease is no change. Clients and servers of v0.1.0
+// leave a weaker trace: an edit by them that changes nothing visible is not noticed.
+//
+// info comes from [Client.Get], [Client.GetBatch], [Inspector.Job], [Inspector.Jobs] or an
+// [Explanation]. It must be of the same topic and ID, and not [JobInfo.Partial]. Otherwise the call
+// returns [ErrInvalid], as [Client.Revive] and [Client.Delete] do if the job was not dead or done.
+// If the job is gone, the call returns [ErrNotFound], and an Enqueue returns ErrChanged.
+//
+// Cost: Redis reads the record of the job, and a call reads at most 1 MiB of records or one record.
+func IfUnchanged(info ...*JobInfo) UnchangedOption { return UnchangedOption{infos: info} }
+
+func (u UnchangedOption) applyEdit(o *edit)              { o.add(u) }
+func (u UnchangedOption) applyDequeue(o *dequeueOptions) { o.add(u) }
+func (u UnchangedOption) applyJob(o *jobOptions)         { o.guard = newEdit([]EditOption{u}) }
+func (u UnchangedOption) applySchedule(d *definition) {
+	d.fail(errors.New("IfUnchanged: each job of a schedule has a new ID"))
+}
+
+// An EditOption is an option of a call that edits a job: [IfUnchanged].
+type EditOption interface{ applyEdit(*edit) }
+
+// An edit is the options of a call that edits jobs.
+type edit struct {
+	guarded bool
+	infos   map[JobRef]*JobInfo
+	errs    []error
+}
+
+// newEdit returns what opts say.
+func newEdit(opts []EditOption) *edit {
+	e := &edit{}
+	for _, opt := range opts {
+		if contain.IsNil(opt) {
+			e.errs = append(e.errs, errors.New("an option of an edit is nil"))
+			continue
+		}
+		opt.applyEdit(e)
+	}
+	return e
+}
+
+func (e *edit) add(u UnchangedOption) {
+	if e.guarded = true; e.infos == nil {
+		e.infos = make(map[JobRef]*JobInfo, len(u.infos))
+	}
+	for _, info := range u.infos {
+		if info == nil {
+			e.errs = append(e.errs, errors.New("IfUnchanged: info is nil"))
+			continue
+		}
+		e.infos[JobRef{info.Topic, info.ID}] = info
+	}
+}
+
+// outside returns the complaints about the options of an edit in an outbox, which is sent later.
+func (e *edit) outside() error {
+	if e == nil {
+		return nil
+	}
+	if e.guarded {
+		e.errs = append(e.errs, errors.New("IfUnchanged: an outbox does not know what a job will be like; call the client"))
+	}
+	return invalid(e.errs)
+}
+
+// guard makes an operation one on the job as it was read, if the options say so.
+func (e *edit) guard(o *commit.Op) error {
+	if err := invalid(e.errs); err != nil || !e.guarded {
+		return err
+	}
+	info := e.infos[JobRef{o.Topic, o.ID}]
+	var err error
+	switch {
+	case info == nil:
+		return fmt.Errorf("%w: IfUnchanged: no info of this topic and ID", ErrInvalid)
+	case o.Kind == commit.Revive && info.State != StateDead, o.Kind == commit.Delete && info.State != StateDone:
+		return fmt.Errorf("%w: IfUnchanged: the job was %s when it was read", ErrInvalid, info.State)
+	}
+	o.Known, o.Reads, err = info.expectation()
+	return err
+}
+
+// guard makes an enqueue replace the job as it was read.
+func (e *enqueueing) guard() error {
+	if e.opts.replace == commit.ReplaceNone {
+		return fmt.Errorf("%w: IfUnchanged: the job needs Replace or ReplaceDead", ErrInvalid)
+	}
+	if err := e.opts.guard.guard(&e.op); err != nil {
+		return err
+	}
+	if e.opts.replace == commit.ReplaceDead && e.op.Known[0] != script.LetterDead {
+		return fmt.Errorf("%w: IfUnchanged: the job was not dead when it was read, and ReplaceDead was given", ErrInvalid)
+	}
+	e.fresh.When += "?" + e.op.Known
+	return nil
+}
+
+// seen is what a [JobInfo] has for IfUnchanged beside its fields.
+type seen struct {
+	read            bool   // also the nonce
+	bytes           int    // of the value that has the record; 0: not known
+	attempts, moved string // the entries of the job
+}
+
+// look notes what one line of the reply of get.lua has for IfUnchanged.
+func (info *JobInfo) look(cut int, at func(column int) string) {
+	value := at(script.ColumnRecord)
+	if info.State == StateDone {
+		value = at(script.ColumnResult)
+	} else {
+		info.seen.attempts, info.seen.moved = at(script.ColumnAttempts), at(script.ColumnMoved)
+	}
+	if info.seen.read = true; cut < 0 || len(value) < cut {
+		info.seen.bytes = len(value)
+	}
+}
+
+// expectation returns how info knows the job, as lua/prelude/expect.lua reads it, and how many
+// bytes of a record Redis reads for that.
+func (info *JobInfo) expectation() (text string, reads int, err error) {
+	s := &info.seen
+	reads = s.bytes
+	if reads == 0 { // and not more than that: a long value was cut
+		reads = info.PayloadSize + recordHead + 2*MaxOutput
+	}
+	_, readable := record.DecodeMoved(s.moved)
+	switch {
+	case info.Partial:
+		return "", 0, fmt.Errorf("%w: IfUnchanged: the record was not read; Get reads it", ErrInvalid)
+	case !s.read || s.bytes == 0 && info.Undecodable != nil:
+		return "", 0, fmt.Errorf("%w: IfUnchanged: the job was not read from Redis, or not as a whole", ErrInvalid)
+	case s.moved != "" && !readable:
+		return "", 0, fmt.Errorf("%w: IfUnchanged: the entry of the job in moved is damaged; Repair removes it", ErrInvalid)
+	}
+	return fmt.Sprintf("%s|%d|%x|%s|%s", known(info), reads, info.nonce, s.attempts, s.moved), reads, nil
+}
+
+// dueReason returns the reason for a due time that an entry of moved has.
+func dueReason(why string) DueReason {
+	if why == record.WhySame {
+		return ""
+	}
+	return DueReason(why)
 }

@@ -280,6 +280,9 @@ func renew(r *run.Run, again *againError, end time.Time) (*settle.Renewal, error
 	if err == nil && o.window > 0 {
 		err = fmt.Errorf("%w: UniqueFor: not in Again, whose job has the ID already", ErrInvalid)
 	}
+	if err == nil && o.guard != nil {
+		err = fmt.Errorf("%w: IfUnchanged: not in Again, whose job is that of the run", ErrInvalid)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("again: %w", err)
 	}

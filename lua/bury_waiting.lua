@@ -32,8 +32,8 @@
 -- other jobs, because the call has removed 100 entries of ready. If the limits of the topic say so,
 -- the keys of the jobs wait until somebody has dealt with them.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats errors control ring history unready expect place rouse free_keys reseat
--- Uses: order block unblock end_run tell_slots
+-- Uses: now receipt stats errors control ring history unready expect trace place rouse free_keys
+-- Uses: reseat order block unblock end_run tell_slots
 local pool, bucket, ready, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, attempts, errors, moved = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local stats, runs, receipt, operator = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
@@ -68,7 +68,8 @@ for i, id in ipairs(ids) do
     letter = 'u'
   elseif buried[i] then
     letter = 'd'
-  elseif not expected(jobs[first + (i - 1) * width + 2], letter, delayed[i]) then
+  elseif not expected(jobs[first + (i - 1) * width + 2], letter, delayed[i], id, pool, attempts,
+      moved) then
     letter = 'c'
   else
     graves[#graves + 1], graves[#graves + 2] = now, id
@@ -112,10 +113,10 @@ if #books > 0 then
   for _, i in ipairs(books) do
     local id, reason = ids[i], jobs[first + (i - 1) * width + 1]
     local known = redis.pcall('HGET', moved, id)
-    known = type(known) == 'string' and known or ''
-    local due = delayed[i] or string.match(known, '^%d+') or now
-    local tally = string.match(known, '%d+ %d+ [01]$') or '0 0 0'
-    redis.pcall('HSET', moved, id, due .. ' bury ' .. tally)
+    known = type(known) == 'string' and known
+    local due = delayed[i] or string.match(known or '', '^%d+') or now
+    local tally = string.match(known or '', '%d+ %d+ [01]$') or '0 0 0'
+    redis.pcall('HSET', moved, id, due .. ' ' .. traced('bury', known) .. ' ' .. tally)
     local before = redis.pcall('HGET', attempts, id)
     local attempt = (type(before) == 'string' and tonumber(before) or 0) + 1
     local entry = {attempt = attempt, at = now, kind = 'buried', message = reason}

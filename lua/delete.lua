@@ -29,7 +29,7 @@ for at = first, #jobs, width do
   local id, wanted = jobs[at], jobs[at + 1]
   local kept = wanted ~= '' and redis.call('ZSCORE', done, id)
   local letter = 'g'
-  if kept and not expected(wanted, 'e', kept) then
+  if kept and not expected(wanted, 'e', kept, id, results) then
     letter = 'c'
   elseif redis.call('HDEL', results, id) + redis.call('ZREM', done, id) > 0 then
     letter, deleted = 'e', deleted + 1

@@ -345,7 +345,7 @@ func TestExploreFindsDefects(t *testing.T) {
 		"bury keeps the lease":                  {"bury", "release(leases, ids)", "", "handlers fail"},
 		"bury leaves the bucket":                {"bury_waiting", "redis.call('ZREM', bucket, unpack(waiting))", "", "an operator buries"},
 		"bury hits a running job":               {"bury_waiting", "elseif leased[i] then", "elseif false then", "an operator buries"},
-		"bury forgets the moved entry":          {"bury_waiting", "redis.pcall('HSET', moved, id, due .. ' bury ' .. tally)", "", "an operator buries"},
+		"bury forgets the moved entry":          {"bury_waiting", "redis.pcall('HSET', moved, id, due .. ' ' .. traced('bury', known) .. ' ' .. tally)", "", "an operator buries"},
 		"ack keeps the record":                  {"ack", "redis.call('HDEL', pool, unpack(ids))", "", "a server dies"},
 		"promote leaves due jobs in the bucket": {"promote", "redis.call('ZREM', bucket, unpack(due))", "", "a server dies"},
 		"promote drops lapsed jobs":             {"promote", "redis.call('LPUSH', ready, unpack(first))", "", "a server dies"},
@@ -429,7 +429,7 @@ func (w *world) key() string {
 			continue
 		}
 		fmt.Fprint(&b, j.in, ticks(j.score*1000), j.attempts, j.log)
-		if m, ok := record.DecodeMoved(j.moved); ok {
+		if m, ok := record.DecodeMoved(j.moved); ok && m.Why != record.WhySame { // which is as good as none
 			fmt.Fprint(&b, ticks(m.Due*1000), m.Why, m.Spent, m.Revived) // how often it was snoozed makes no difference
 		}
 		rec, _ := record.Decode(j.record) // the model made it

@@ -14,27 +14,29 @@
 -- KEYS[11]   held     zset, key scored by the end of its hold (Unix ms)
 -- KEYS[12]   sizes    hash, the size of the largest record, and the number of the last place
 -- KEYS[13]   holders  zset, key and ID of every running job of a limited key
+-- KEYS[14]   moved    hash, job ID to its current due time, if it differs from the record's
 -- ARGV[1]    number   number of this call in its series
 -- ARGV[2]    channel  the control channel
 -- ARGV[3]    topic    the topic's name, for the control channel
 -- ARGV[4]    period   ms for which the topic is held; 0: it is not; keys: each key of the jobs is
 -- ARGV[5]    by       who holds it
 -- ARGV[6]    reason   why
--- ARGV[7..]  jobs     rows (see prelude/settle.lua) in the order in which the jobs run, with no
---                     values, or one if its handler may still run; with keys two: the ms for
---                     which the key of the job is held, and the key
+-- ARGV[7..]  jobs     rows (see prelude/settle.lua) in the order in which the jobs run, of two
+--                     values: when the job was due (Unix ms; empty: not known), and 1 if its
+--                     handler may still run, else 0. With keys they are three: the due time, the ms
+--                     for which the key of the job is held, and the key
 --
 -- If the jobs of a key run in their order, such a job stays the first one: its handler may have
 -- begun. At most 1,000 jobs a call.
 -- Returns {'ok', now, letters}: o for given back, l for lost, g for gone; no letters if all are
 -- given back.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats lease settle control ring hold place rouse line_up hold_key
+-- Uses: now receipt stats lease settle control ring hold trace place rouse line_up hold_key
 -- Uses: reseat order block holder straggler
 local leases, ready, stats = KEYS[1], KEYS[2], KEYS[3]
 local receipt, pool, idle, meta = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local turn, lane, keyed, held, sizes = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
-local holders = KEYS[13]
+local holders, moved = KEYS[13], KEYS[14]
 local number, channel, topic = ARGV[1], ARGV[2], ARGV[3]
 local period, by, reason, jobs, first = tonumber(ARGV[4]), ARGV[5], ARGV[6], ARGV, 7
 local of_keys = not period
@@ -50,7 +52,7 @@ local ids, where, letters = rows(leases, pool, jobs, first)
 local function hold_keys()
   local before, free = redis.call('ZRANGE', held, 0, 0, 'WITHSCORES'), 0
   for i = 1, #ids do
-    local ms, key = tonumber(jobs[where[i]]), jobs[where[i] + 1]
+    local ms, key = tonumber(jobs[where[i] + 1]), jobs[where[i] + 2]
     if ms > 0 then
       hold_key(held, turn, key, now + ms)
     else
@@ -69,9 +71,10 @@ if #ids > 0 then
   if not of_keys and period > 0 then -- before the jobs are ready again
     hold(meta, now + period, by, reason)
   end
-  local still = {}
+  local still, dues = {}, {}
   for i, id in ipairs(ids) do
-    still[#still + 1] = where[i] and not of_keys and id or nil
+    still[#still + 1] = not of_keys and jobs[where[i] + 1] == '1' and id or nil
+    dues[i] = jobs[where[i]]
   end
   if #still > 0 then
     straggle(holders, sizes, still, redis.call('ZMSCORE', leases, unpack(still)),
@@ -96,6 +99,7 @@ if #ids > 0 then
     rouse(ready, laned)
   end
   release(leases, ids)
+  touch(moved, ids, dues)
   if free > 0 then
     ring(idle, channel, topic, free)
   end

@@ -11,6 +11,7 @@ import (
 	"github.com/delayq/delayq/internal/hand"
 
 	"github.com/delayq/delayq/internal/commit"
+	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/settle"
 )
 
@@ -164,7 +165,7 @@ func (m *model) reschedule(id, when string) string {
 	if j.expires > 0 && !j.revived && due >= j.expires {
 		return "beyond"
 	}
-	j.move(due, "reschedule")
+	j.move(due, j.traced("reschedule", m.now()))
 	switch {
 	case due > m.now():
 		if state == "ready" {
@@ -192,6 +193,26 @@ func (j *modelJob) move(due int64, why string) {
 	j.moved = fmt.Sprint(due, " ", why, " ", spent, " ", snoozes, " ", revived)
 }
 
+// traced is the word of a new entry in moved: see lua/prelude/trace.lua.
+func (j *modelJob) traced(why string, now int64) string {
+	if j.moved == "" {
+		return why
+	}
+	_, last, _ := strings.Cut(strings.Fields(j.moved)[1], ".")
+	before, _ := strconv.ParseInt(last, 10, 64) // "" is 0
+	return why + "." + strconv.FormatInt(max(now, before+1), 10)
+}
+
+// touch leaves a trace of an edit that keeps the due time.
+func (j *modelJob) touch(now int64) {
+	rec, _ := record.Decode(j.record)
+	due, why := rec.Due(), "same"
+	if m, ok := record.DecodeMoved(j.moved); ok {
+		due, why = m.Due, m.Why
+	}
+	j.move(due, j.traced(why, now))
+}
+
 // as reports whether a job is as a caller knows it: see lua/prelude/expect.lua.
 func (m *model) as(id, known string) bool {
 	state, j := hand.LetterOf(m.state(id)), m.jobs[id]
@@ -211,7 +232,7 @@ func (m *model) bury(id string) string {
 	case j.moved != "":
 		due = int64(atoi(strings.Fields(j.moved)[0]))
 	}
-	j.move(due, "bury")
+	j.move(due, j.traced("bury", m.now()))
 	if state == "ready" {
 		m.unready(id)
 	}
@@ -229,7 +250,7 @@ func (m *model) revive(id, when string) string {
 	j.revived = true
 	_, snoozes, _ := j.past()
 	due := m.due(when)
-	j.moved = fmt.Sprint(due, " revive ", j.attempts, " ", snoozes, " 1")
+	j.moved = fmt.Sprint(due, " ", j.traced("revive", m.now()), " ", j.attempts, " ", snoozes, " 1")
 	m.place(id, j, due)
 	m.stats["revived"]++
 	return "dead"
@@ -403,6 +424,7 @@ func (m *model) settle(id string, lease int, verb settle.Verb, delay int64) stri
 		j.in, j.score = inDead, m.now()
 	case settle.Return:
 		j.in = inReady
+		j.touch(m.now())
 	}
 	return "o"
 }

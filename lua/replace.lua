@@ -23,17 +23,19 @@
 -- ARGV[3]    channel   the control channel
 -- ARGV[4]    topic     the topic's name, for the control channel
 -- ARGV[5..]  jobs      for each job: ID, head and tail of the record, and when it is due, preceded
---                      by the letter that says which jobs it replaces
+--                      by the letter that says which jobs it replaces. After a question mark can
+--                      follow how the caller knows the old job (see prelude/expect.lua)
 --
 -- The other keys and arguments, and the reply, are those of enqueue. A new job that is due now
 -- keeps the place in ready of an old one if neither has a key, and its order in the lane if both
 -- have the same key and head start. The entry of any other old job leaves ready as by cancel, for
 -- up to twenty jobs a call. Other old IDs can stay there. Entries always leave their lanes. A tomb
--- keeps no job from replacing another.
+-- keeps no job from replacing another. A job whose old one is not as its caller knows it, or is
+-- gone, is refused like a duplicate.
 -- Cost: O(jobs × log N).
 -- Then: enqueue
--- Uses: now receipt stats sizes terms whole lease unready control ring place rouse key free_keys
--- Uses: unblock close_books holder straggler
+-- Uses: now receipt stats sizes terms whole lease unready control ring expect place rouse key
+-- Uses: free_keys unblock close_books holder straggler
 do
   local pool, bucket, ready, sizes = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
   local receipt, leases, dead = KEYS[6], KEYS[7], KEYS[8]
@@ -51,17 +53,22 @@ do
   end
 
   if not replay(receipt, number) then
-    local ids, words = {}, {}
+    local ids, words, wants = {}, {}, {}
     for at = first, #jobs, width do
-      ids[#ids + 1], words[#words + 1] = jobs[at], jobs[at + 3]
+      local due, wanted = string.match(jobs[at + 3], '^([^?]*)%?(.*)$')
+      jobs[at + 3] = due or jobs[at + 3]
+      ids[#ids + 1], words[#words + 1], wants[#words + 1] = jobs[at], jobs[at + 3], wanted
     end
     local live, placed = namesakes(pool, sizes, ids, jobs, first, width), {}
     replaced.live, replaced.placed, replaced.gone = live, placed, {}
     local taken, where, heads = {}, {}, {}
     for i, id in ipairs(ids) do
       local head = jobs[first + 1 + (i - 1) * width]
-      local other = live[i] and string.sub(live[i], 1, 8) ~= string.sub(head, 1, 8)
-      if other and string.match(words[i], '^%a') then
+      local own = live[i] and string.sub(live[i], 1, 8) == string.sub(head, 1, 8)
+      if not own and wants[i]
+        and not unchanged(wants[i], id, pool, bucket, leases, dead, attempts, moved) then
+        live[i] = live[i] or ''
+      elseif live[i] and not own and string.match(words[i], '^%a') then
         taken[#taken + 1], where[#where + 1], heads[#heads + 1] = id, i, head
       end
     end

@@ -14,6 +14,7 @@
 -- KEYS[12]  sizes    hash, the size of the largest record, and the number of the last place
 -- KEYS[13]  blockers zset, place and ID of every job that its key waits for (see limits)
 -- KEYS[14]  parked   zset, key whose limits are reached scored by when it gets a turn (Unix ms)
+-- KEYS[15]  attempts hash, job ID to number of finished attempts
 -- ARGV[1]  number   number of this call in its series
 -- ARGV[2]  tick     ms, how far ahead timers look without a wake-up
 -- ARGV[3]  channel  the control channel
@@ -33,11 +34,12 @@
 -- has, for each s, when the job was due (Unix ms), with spaces between them. It is empty if a call
 -- of an outbox was sent again.
 -- Cost: O(jobs × log N).
--- Uses: now receipt unready control wake ring expect place rouse line_up reseat free_keys unblock
+-- Uses: now receipt unready control wake ring expect trace place rouse line_up reseat free_keys
+-- Uses: unblock
 local pool, bucket, ready, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, moved, receipt, idle = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local turn, lane, keyed, sizes = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
-local blockers, parked = KEYS[13], KEYS[14]
+local blockers, parked, attempts = KEYS[13], KEYS[14], KEYS[15]
 local number, tick, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local jobs, first, width = ARGV, 5, 5
 local bytes_most, head_most = 1048576, 49152
@@ -88,7 +90,7 @@ for i, id in ipairs(ids) do
     letter = 'u'
   elseif buried[i] then
     letter = 'd'
-  elseif not expected(jobs[at + 4], letter, waiting[i]) then
+  elseif not expected(jobs[at + 4], letter, waiting[i], id, pool, attempts, moved) then
     letter = 'c'
   else
     due = string.byte(due) == 43 and now + due or math.max(tonumber(due), now) -- "+5" is 5
@@ -103,7 +105,8 @@ for i, id in ipairs(ids) do
       end
     end
     if letter == 's' or letter == 'r' then
-      fields[#fields + 1], fields[#fields + 2] = id, due .. ' reschedule ' .. tally
+      fields[#fields + 1] = id
+      fields[#fields + 1] = due .. ' ' .. traced('reschedule', known[i]) .. ' ' .. tally
       local n = #changed + 1
       changed[n], dues[n], waited[n] = id, due, letter == 'r'
       if letter == 's' then

@@ -16,6 +16,7 @@
 -- KEYS[13]  sizes     hash, the size of the largest record, and the number of the last place
 -- KEYS[14]  blockers  zset, place and ID of every job that its key waits for (see limits)
 -- KEYS[15]  parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
+-- KEYS[16]  pool      hash, job ID to record
 -- ARGV[1]  number    number of this call in its series
 -- ARGV[2]  tick      ms, how far ahead timers look without a wake-up
 -- ARGV[3]  channel   the control channel
@@ -27,12 +28,12 @@
 -- Returns {'ok', now, letters}: one letter a job, d for dead (revived), c if it is not as the
 -- caller knows it, g if there is no such dead job.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats control wake ring expect place rouse line_up reseat free_keys block
--- Uses: unblock
+-- Uses: now receipt stats control wake ring expect trace place rouse line_up reseat free_keys
+-- Uses: block unblock
 local dead, ready, attempts, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats, receipt, operator, idle, bucket = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local turn, lane, keyed, sizes = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
-local blockers, parked = KEYS[14], KEYS[15]
+local blockers, parked, pool = KEYS[14], KEYS[15], KEYS[16]
 local number, tick, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local jobs, first, width = ARGV, 5, 3
 
@@ -48,8 +49,10 @@ end
 local buried = redis.call('ZMSCORE', dead, unpack(ids))
 for i, id in ipairs(ids) do
   local at = first + (i - 1) * width
+  local wanted = jobs[at + 2]
   letters[i] = buried[i] and 'd' or 'g'
-  if buried[i] and not expected(jobs[at + 2], 'd', buried[i]) then
+  if buried[i] and not expected(wanted, 'd', buried[i], id, pool, attempts, moved)
+    or not buried[i] and wanted ~= '' and redis.call('HEXISTS', pool, id) == 1 then
     letters[i] = 'c'
   elseif buried[i] then
     local due = jobs[at + 1]
@@ -64,7 +67,8 @@ if #revived > 0 then
   for i, id in ipairs(revived) do
     local snoozes = string.match(known[i] or '', ' (%d+) [01]$') or '0'
     fields[2 * i - 1] = id
-    fields[2 * i] = dues[i] .. ' revive ' .. (spent[i] or '0') .. ' ' .. snoozes .. ' 1'
+    fields[2 * i] = string.format('%s %s %s %s 1', dues[i], traced('revive', known[i]),
+      spent[i] or '0', snoozes)
     if dues[i] > now then
       later[#later + 1], later[#later + 2] = dues[i], id
       earliest = math.min(earliest or dues[i], dues[i])

@@ -16,6 +16,7 @@ type Op struct {
 	Fresh     *Fresh // of an enqueue
 	Move      *Move  // of a reschedule
 	Known     string // how the caller knows the job, as lua/prelude/expect.lua reads it; empty: any job
+	Reads     int    // bytes of the record that the script reads for that, at most
 	When      string // of a revive: due time for the script; empty: now
 	Reason    string // of a bury
 	Tomb      *Tomb  // of a cancel; nil: it leaves tombs alone
@@ -109,7 +110,7 @@ func (o *Op) unsure(cause error) error {
 // size returns how many bytes count towards those of a call.
 func (o *Op) size() int {
 	if o.Fresh == nil {
-		return len(o.Reason)
+		return len(o.Reason) + o.Reads
 	}
-	return len(o.Fresh.Draft)
+	return len(o.Fresh.Draft) + o.Reads
 }

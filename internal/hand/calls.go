@@ -198,7 +198,7 @@ func (h *Hand) TryHold(period time.Duration) (script.Reply, error) {
 
 // TryPriority gives a job another head start, in ms.
 func (h *Hand) TryPriority(id string, head int64) (script.Reply, error) {
-	return h.Run(script.SetPriority, h.Series.Next(), id, head+1<<31, script.ControlChannel(h.Prefix()), h.Keys.Topic)
+	return h.Run(script.SetPriority, h.Series.Next(), id, head+1<<31, script.ControlChannel(h.Prefix()), h.Keys.Topic, "")
 }
 
 // tryKeyHold holds a key for some ms: -1 pauses it, and 0 resumes it.

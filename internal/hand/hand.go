@@ -166,6 +166,7 @@ func (h *Hand) Settle(held []Held, like settle.Row) (script.Reply, error) {
 		finished, _ := strconv.Atoi(one.Attempts) // "" is none
 		list[i].Run = &run.Run{
 			ID: one.ID, Fence: record.ParseFence(one.Fence), Options: rec.Options, Past: m.Tally, Attempt: finished + 1, Start: time.UnixMilli(rec.EnqueuedAt),
+			Due: time.UnixMilli(cmp.Or(m.Due, rec.Due())),
 		}
 		list[i].End, list[i].Tally = time.UnixMilli(rec.EnqueuedAt+5), m.Tally
 		if like.Verb == settle.Snooze && !like.Later {

@@ -11,9 +11,12 @@ import (
 // reason for it, and its tally. Scripts write an entry as
 //
 //	<due> <why> <tally>
+//
+// A dot and the time of an edit can follow the reason, which make the entry another one: see
+// prelude/trace.lua. DecodeMoved leaves them out.
 type Moved struct {
 	Due int64
-	Why string // retry, snooze, reschedule, revive or WhyBury
+	Why string // retry, snooze, reschedule, revive, WhyBury or WhySame
 	Tally
 }
 
@@ -51,10 +54,25 @@ func DecodeMoved(s string) (m Moved, ok bool) {
 	m.Due, err1 = strconv.ParseInt(field[0], 10, 64)
 	m.Spent, err2 = strconv.Atoi(field[2])
 	m.Snoozes, err3 = strconv.Atoi(field[3])
-	m.Why, m.Revived = field[1], field[4] == "1"
+	m.Why, m.Revived = withoutEdit(field[1]), field[4] == "1"
 	fits := func(n int64) bool { return n >= 0 && n <= MaxTime }
 	return m, errors.Join(err1, err2, err3) == nil && fits(m.Due) && fits(int64(m.Spent)) && fits(int64(m.Snoozes))
 }
 
-// WhyBury is the Why of a job that a client has buried.
-const WhyBury = "bury"
+// withoutEdit returns the reason without the time of the edit.
+func withoutEdit(why string) string {
+	at := strings.LastIndexByte(why, '.')
+	if at <= 0 || at == len(why)-1 || strings.Trim(why[at+1:], "0123456789") != "" {
+		return why
+	}
+	return why[:at]
+}
+
+const (
+	// WhyBury is the Why of a job that a client has buried.
+	WhyBury = "bury"
+
+	// WhySame is the Why of a job whose due time is that of the record: something else was done
+	// with it.
+	WhySame = "same"
+)

@@ -144,12 +144,14 @@ func (r Row) tail(server string) []any {
 			later = 1
 		}
 		return []any{r.Delay.Milliseconds(), r.Tally.Encode(), later}
-	case Return:
+	case Return, Hold:
+		runs := 0
 		if r.Runs {
-			return []any{1}
+			runs = 1
 		}
+		return []any{r.due(), runs}
 	case HoldKey:
-		return []any{r.Delay.Milliseconds(), r.Run.Options.Key}
+		return []any{r.due(), r.Delay.Milliseconds(), r.Run.Options.Key}
 	case Bury:
 		note := ""
 		if r.Attempts > 0 || r.Failure != "" { // else promote has noted that the run was cut off
@@ -158,6 +160,14 @@ func (r Row) tail(server string) []any {
 		return []any{r.Attempts, r.Failure, note}
 	}
 	return nil
+}
+
+// due returns when the job was due, for the script.
+func (r Row) due() any {
+	if r.Run.Due.IsZero() {
+		return "" // its record cannot be read
+	}
+	return r.Run.Due.UnixMilli()
 }
 
 // done returns what is kept of a completed job beside its record.

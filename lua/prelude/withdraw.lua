@@ -30,7 +30,8 @@ local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, lea
     end
     local letter = fences[i] and 'u' or buried[i] and 'd' or delayed[i] and 's' or 'r'
     letters[i] = 'g'
-    if not expected(wants[i] or '', letter, buried[i] or delayed[i]) then
+    local score = buried[i] or delayed[i]
+    if not expected(wants[i] or '', letter, score, id, pool, attempts, moved) then
       letters[i] = redis.call('HEXISTS', pool, id) == 1 and 'c' or 'g'
     elseif redis.call('HDEL', pool, id) == 1 then
       letters[i] = letter
