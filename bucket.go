@@ -41,7 +41,7 @@ func ProcessAt(t time.Time) DueOption {
 	return func(o *jobOptions) {
 		ms, err := instant("ProcessAt", t)
 		o.fail(err)
-		o.DueAt, o.DueIn = ms, 0
+		o.DueAt, o.DueIn, o.due = ms, 0, true
 	}
 }
 
@@ -54,8 +54,60 @@ func ProcessIn(d time.Duration) DueOption {
 	return func(o *jobOptions) {
 		o.fail(notTiny("ProcessIn", d))
 		o.fail(atMost("ProcessIn", d))
-		o.DueAt, o.DueIn = 0, max(0, ceilMS(d))
+		o.DueAt, o.DueIn, o.due = 0, max(0, ceilMS(d)), true
 	}
+}
+
+// ProcessAtEach makes the job a plan: it runs at each of these times, by Redis's clock, one after
+// the other. Each time is a stage, and [Job.Stage] tells the handler which one it is. The stages
+// are one job with one ID: one [Client.Dequeue] cancels all that are left, [Replace] replaces them,
+// and [JobInfo.Plan] shows them.
+//
+//	delayq.ProcessAtEach(day(23), day(28), day(29), day(30)) // three reminders, and the end
+//
+// When a stage has succeeded, the next one is stored in the same step, with the same payload,
+// options and key. So no crash skips a stage, and none runs before the one before it has ended. A
+// stage whose time has passed by then runs at once. Each stage has all its attempts, and a nonce of
+// its own.
+//
+// A stage that fails is retried. If it fails for good, because no retry is left or by [Permanent],
+// the next stage still comes at its time: a reminder that cannot be sent does not keep the last
+// stage from running. The failure is logged as an error, and JobInfo.Plan shows it. When all stages
+// have had their turn, a plan with failed ones is dead and not done, so that somebody looks at it.
+// [Client.Revive] then runs those that have failed, in order. A last stage that fails for good
+// makes the plan dead at once.
+//
+// [Snooze], [Client.Reschedule] and [Again] move the present stage, and not those after it.
+// [Client.Bury] stops the plan, and Revive continues it at the present stage. A priority of
+// [Client.SetPriority] holds for the present stage. [Retention] keeps the run of the last stage.
+// ProcessAtEach is an error together with [ProcessAt], [ProcessIn], [ExpireAt] or [ExpireIn], for a
+// schedule and its jobs, and in [Defaults].
+//
+// Servers of v0.1.0 leave plans alone, so update the servers before the first client uses
+// ProcessAtEach. docs/howto/plans.md has more. Range: 1 to 100 times, each as for ProcessAt and at
+// least 1 ms after the one before it.
+func ProcessAtEach(times ...time.Time) JobOption {
+	return jobOption(func(o *jobOptions) {
+		if n := len(times); n < 1 || n > record.MaxStages {
+			o.fail(fmt.Errorf("ProcessAtEach: %d times, must be 1 to %d", n, record.MaxStages))
+			return
+		}
+		p := &record.Plan{Times: make([]int64, len(times))}
+		for i, t := range times {
+			ms, err := instant(fmt.Sprintf("ProcessAtEach: time %d", i+1), t)
+			if err == nil && i > 0 && ms <= p.Times[i-1] && p.Times[i-1] > 0 {
+				err = fmt.Errorf("ProcessAtEach: time %d, %v, must be at least 1ms after time %d, %v", i+1, t, i, times[i-1])
+			}
+			o.fail(err)
+			p.Times[i] = ms
+		}
+		planOption(p, p.Times[0]).applyJob(o)
+	})
+}
+
+// planOption gives a job a plan whose present stage is due at a time.
+func planOption(p *record.Plan, due int64) JobOption {
+	return jobOption(func(o *jobOptions) { o.Plan, o.DueAt, o.DueIn = p, due, 0 })
 }
 
 // when returns the time argument of enqueue.lua: what is replaced, the due time, and the expiry if

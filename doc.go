@@ -29,9 +29,10 @@
 //	err = server.Run(ctx) // until ctx is cancelled
 //
 // The value that a handler returns decides what happens to the job: see [Handler]. Job options
-// ([ProcessAt], [ProcessIn], [Retry], [Backoff], [Timeout], [ExpireAt], [ExpireIn], [Retention],
-// [Header], [Key], [Priority], [Replace], [ReplaceDead], [UniqueFor]) are passed to
-// [Client.Enqueue]. Options of clients and servers are passed to [NewClient] and [NewServer].
+// ([ProcessAt], [ProcessIn], [ProcessAtEach], [Retry], [Backoff], [Timeout], [ExpireAt],
+// [ExpireIn], [Retention], [Header], [Key], [Priority], [Replace], [ReplaceDead], [UniqueFor]) are
+// passed to [Client.Enqueue]. Options of clients and servers are passed to [NewClient] and
+// [NewServer].
 //
 // [Defaults] sets options for jobs that do not set them themselves. Give each client
 // Defaults(Retry(25), Timeout(time.Hour)): otherwise a job that always fails is retried forever.

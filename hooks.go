@@ -84,12 +84,13 @@ type StartedHook interface{ Started(event RunEvent) }
 // DoneHook is called when a job is done and this is recorded in Redis.
 type DoneHook interface{ Done(event RunEvent) }
 
-// AgainHook is called instead of [DoneHook] when a job ended with [Again] and the new job is
-// stored in Redis. event.NextDue is the due time of the new job. Neither [EnqueueHook] nor
-// [EnqueuedHook] is called for it.
+// AgainHook is called instead of [DoneHook] when a job ended with [Again], or a stage of
+// [ProcessAtEach] did and another follows. event.NextDue is the due time of what follows. Neither
+// [EnqueueHook] nor [EnqueuedHook] is called for it.
 type AgainHook interface{ Again(event RunEvent) }
 
-// RetriedHook is called when a failed job is scheduled again. event.NextDue is its due time.
+// RetriedHook is called when a failed job is scheduled again, also for its next stage
+// ([ProcessAtEach]). event.NextDue is its due time.
 type RetriedHook interface{ Retried(event RunEvent) }
 
 // SnoozedHook is called when a snoozed job is scheduled again. event.NextDue is its due time.

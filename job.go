@@ -3,12 +3,9 @@ package delayq
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
-	mathrand "math/rand/v2"
-	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -39,6 +36,10 @@ type Job struct {
 	Retries int
 	// Snoozes is the number of times the job has been snoozed since its Enqueue.
 	Snoozes int
+
+	// Stage is the number of the due time of [ProcessAtEach] that the run belongs to, from 1 to
+	// Stages. Both are 0 for a job that has one due time.
+	Stage, Stages int
 
 	EnqueuedAt time.Time // when the job was enqueued; at most 1 s before Redis stored it, or 100 ms after
 	Due        time.Time // the current due time: retries, Snooze and Reschedule change it
@@ -111,6 +112,7 @@ func storedJob(o *commit.Op, payload []byte, err error) *Job {
 		Topic: o.Topic, ID: o.ID, Payload: payload, Headers: e.Opts.Headers, Key: e.Opts.Key, Attempt: 1, Retries: e.Opts.Retries(),
 		nonce: string(e.Nonce[:]),
 	}
+	job.staged(e.Opts.Plan)
 	if !errors.Is(err, ErrUnknownOutcome) {
 		job.EnqueuedAt, job.Due = msTime(o.EnqueuedAt), msTime(e.Opts.Due(o.EnqueuedAt))
 	}
@@ -167,6 +169,7 @@ type JobInfo struct {
 	BuriedAt    time.Time      // of a dead job
 	FinishedAt  time.Time      // of a done job
 	KeptUntil   time.Time      // of a done job
+	Plan        []PlanStage    // of a job with [ProcessAtEach]: all its stages
 	PayloadSize int            // of the payload, which [Inspector.Jobs] does not read
 	Errors      []AttemptError // the first and the newest ten, oldest first
 
@@ -216,6 +219,9 @@ func (info *JobInfo) Options() []JobOption {
 	}
 	o := info.options
 	o.DueAt, o.DueIn, o.HeadStart = info.Due.UnixMilli(), 0, info.Priority.Milliseconds()
+	if o.Plan != nil {
+		o.Plan = o.Plan.Again()
+	}
 	if !info.ExpireAt.IsZero() {
 		o.ExpireAt, o.ExpireIn = info.ExpireAt.UnixMilli(), 0
 	}
@@ -269,7 +275,42 @@ func newJob(r *run.Run) *Job {
 	if r.Options.Scheduled {
 		job.scheduledFor(r.ID)
 	}
+	if p := r.Options.Plan; p != nil { // the next stage gets them too, whatever the handler does to these
+		job.staged(p)
+		job.Payload, job.Headers = bytes.Clone(r.Payload), maps.Clone(job.Headers)
+	}
 	return job
+}
+
+// A PlanStage is a due time of a job with [ProcessAtEach]: see [JobInfo.Plan].
+type PlanStage struct {
+	Due    time.Time     // as ProcessAtEach was given it
+	Over   bool          // it has had its turn
+	Failed *AttemptError // its last error, cut to 100 bytes, if it has failed for good; else nil
+}
+
+// planStages returns the stages of a plan.
+func planStages(p *record.Plan) (list []PlanStage) {
+	if p == nil {
+		return nil
+	}
+	left := len(p.Rest())
+	for i, at := range p.Times {
+		s := PlanStage{Due: msTime(at), Over: i < p.Stage || left == 0 && i > p.Stage}
+		if f := p.FailedOf(i); f != nil {
+			s.Over = true
+			s.Failed = &AttemptError{Attempt: f.Attempt, At: msTime(f.At), Kind: ErrorKind(f.Kind), Message: f.Message}
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+// staged sets which stage of a plan the job is in.
+func (j *Job) staged(p *record.Plan) {
+	if p != nil {
+		j.Stage, j.Stages = p.Stage+1, len(p.Times)
+	}
 }
 
 // MaxOutput is the most bytes that [Job.SetOutput] accepts: 4 KiB.
@@ -430,6 +471,8 @@ func (info *JobInfo) recorded(rec *record.Job) {
 	o.Fill(&defaultRun)
 	info.Headers, info.Retries, info.PayloadSize, info.Due = o.Headers, o.Retries(), rec.Size, msTime(rec.Due())
 	info.BackoffFirst, info.BackoffLimit = ofMS(o.BackoffMin), ofMS(o.BackoffMax)
+	info.staged(o.Plan)
+	info.Plan = planStages(o.Plan)
 	info.Timeout, info.Retention, info.ExpireAt, info.Priority = ofMS(o.Timeout), ofMS(o.Retention), orZero(rec.Expires()), ofMS(o.HeadStart)
 	info.stored(rec)
 }
@@ -447,53 +490,3 @@ func scoreTime(score string) time.Time {
 	ms, _ := strconv.ParseFloat(score, 64) // Redis wrote it
 	return msTime(int64(ms))
 }
-
-// NewJob returns the job that a handler would receive in the first run of fresh. The lease began at
-// now, or when the job was due if that is later.
-func (friends) NewJob(fresh NewJob, now time.Time) (*Job, error) {
-	var errs []error
-	if err := script.CheckName("topic", fresh.Topic); err != nil {
-		errs = append(errs, err)
-	}
-	if len(fresh.ID) > script.MaxIDLen {
-		errs = append(errs, fmt.Errorf("ID of %d bytes, at most %d are allowed", len(fresh.ID), script.MaxIDLen))
-	}
-	o, err := newJobOptions(fresh.Options)
-	if err := errors.Join(invalid(errs), err); err != nil {
-		return nil, err
-	}
-	o.Fill(&defaultRun)
-	enqueued := now.UnixMilli()
-	due := o.Due(enqueued)
-	job := &Job{
-		Topic: fresh.Topic, ID: fresh.ID, Payload: slices.Clone(fresh.Payload), Headers: o.Headers, Key: o.Key,
-		Attempt: 1, Retries: o.Retries(), EnqueuedAt: msTime(enqueued), Due: msTime(due), StartedAt: msTime(due),
-		nonce: string(binary.LittleEndian.AppendUint64(nil, mathrand.Uint64())),
-	}
-	if job.ID == "" {
-		job.ID = newID()
-	}
-	job.lend()
-	return job, nil
-}
-
-// lend gives a job the fence of a lease that begins with its run, and no output.
-func (j *Job) lend() {
-	j.fence = new(atomic.Int64)
-	j.fence.Store(j.StartedAt.Add(defaultServer.lease).UnixMicro())
-	j.output = new(run.Output)
-}
-
-// NextRun returns the job of the next run, which begins when the lease of this run has expired.
-func (friends) NextRun(j *Job) *Job {
-	own := *j
-	own.part = nil
-	own.Payload, own.Headers = slices.Clone(j.Payload), maps.Clone(j.Headers)
-	own.Attempt++
-	own.StartedAt = j.StartedAt.Add(defaultServer.lease)
-	own.lend()
-	return &own
-}
-
-// Given returns what the job was given.
-func (friends) Given(info *JobInfo) record.Options { return info.options }

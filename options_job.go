@@ -42,6 +42,7 @@ type jobOptions struct {
 	replace commit.Replacing
 	window  int64 // ms for which the job closes its ID; 0: it does not
 	guard   *edit // nil: it replaces any job
+	due     bool  // ProcessAt or ProcessIn was given
 	errs    []error
 }
 
@@ -68,8 +69,8 @@ type DefaultsOption []JobOption
 // Passed to [NewClient] they apply to all jobs of the client, from [Client.Enqueue],
 // [Client.EnqueueBatch] and [Client.Schedule], through typed topics too. Passed to [NewTopic] they
 // apply to the jobs of [Topic.Enqueue], [Topic.Job] and [Topic.Schedule]. They are stored in these
-// jobs, so they apply wherever the jobs run. ProcessAt, ProcessIn, ExpireAt, Replace,
-// ReplaceDead and UniqueFor belong to a single job: in Defaults they are errors.
+// jobs, so they apply wherever the jobs run. ProcessAt, ProcessIn, ProcessAtEach, ExpireAt,
+// Replace, ReplaceDead and UniqueFor belong to a single job: in Defaults they are errors.
 //
 // Passed to [Server.Handle] they apply to the runs of all jobs of the topic, from whatever client,
 // and do not change the stored jobs. Passed to [NewServer] they apply so to the runs of all topics.
@@ -112,6 +113,7 @@ func (d DefaultsOption) check(run bool) (errs []error) {
 	refuse(o.replace == commit.ReplaceDead, "ReplaceDead", each)
 	refuse(o.window > 0, "UniqueFor", each)
 	refuse(o.guard != nil, "IfUnchanged", each)
+	refuse(o.Plan != nil, "ProcessAtEach", each)
 	refuse(run && o.ExpireIn > 0, "ExpireIn", late)
 	refuse(run && o.Headers != nil, "Header", late)
 	refuse(run && o.Key != "", "Key", late)
@@ -333,6 +335,10 @@ func (o *jobOptions) validate() error {
 		o.fail(errors.New("Priority: the job has no Key"))
 	}
 	switch {
+	case o.Plan != nil && o.due:
+		o.fail(errors.New("ProcessAtEach: not with ProcessAt or ProcessIn"))
+	case o.Plan != nil && (o.ExpireAt > 0 || o.ExpireIn > 0):
+		o.fail(errors.New("ProcessAtEach: not with ExpireAt or ExpireIn; Job.Lateness tells a handler how late it is"))
 	case o.ExpireAt > 0 && o.DueAt >= o.ExpireAt:
 		o.fail(fmt.Errorf("ExpireAt(%v) must be after ProcessAt(%v)", msTime(o.ExpireAt).UTC(), msTime(o.DueAt).UTC()))
 	case o.ExpireIn > 0 && o.DueIn >= o.ExpireIn:

@@ -34,7 +34,15 @@ func (policy) Steers(err error) bool {
 func (p policy) Verdict(r *run.Run, cause, err error, ran time.Duration) settle.Row {
 	end := r.Start.Add(ran)
 	if err == nil {
-		return settle.Row{Run: r, Verb: settle.Ack, End: end}
+		next, bad := nextStage(r)
+		switch {
+		case bad != nil:
+			err = bad
+		case next != nil:
+			return settle.Row{Run: r, Verb: settle.Again, End: end, Renewal: next, Bare: true}
+		default:
+			return settle.Row{Run: r, Verb: settle.Ack, End: end}
+		}
 	}
 	var c *contain.Crash
 	var want wish
@@ -70,7 +78,7 @@ func (p policy) Verdict(r *run.Run, cause, err error, ran time.Duration) settle.
 	entry := p.failure(r, want, cause, err, ran)
 	tries := r.Attempt - r.Past.Spent
 	if permanent != nil || r.Options.Retry >= 0 && tries > r.Options.Retry {
-		return settle.Row{Run: r, Verb: settle.Bury, End: end, Failure: entry.encode(), Attempts: 1, Err: err}
+		return passOn(settle.Row{Run: r, Verb: settle.Bury, End: end, Failure: entry.encode(), Attempts: 1, Err: err}, &entry)
 	}
 	delay := loop.Backoff(tries, r.Options.BackoffMin, r.Options.BackoffMax)
 	if want.retry != nil {
@@ -115,9 +123,15 @@ func (p policy) Refusal(r *run.Run, undecodable error, now int64, log *slog.Logg
 		return &settle.Row{Run: r, Verb: settle.Snooze, End: msTime(now), Delay: r.Due.Sub(msTime(now)), Tally: r.Past, Err: errNotDue}
 	case r.Expires > 0 && now >= r.Expires:
 		return &settle.Row{Run: r, Verb: settle.Expire}
+	case r.Options.Plan != nil && r.Options.Plan.Closed() && !r.Past.Revived:
+		failed := r.Options.Plan.Failed[0]
+		entry := AttemptError{Attempt: failed.Attempt, At: msTime(failed.At), Kind: ErrorKind(failed.Kind), Message: failed.Message}
+		return &settle.Row{Run: r, Verb: settle.Bury, Failure: entry.encode(), Err: fmt.Errorf("stage %d has failed: %s", failed.Stage+1, failed.Message)}
 	case r.Options.Retry >= 0 && r.Attempt-1-r.Past.Spent > r.Options.Retry:
 		// its last run was interrupted: promote has recorded that
-		return &settle.Row{Run: r, Verb: settle.Bury, Err: ErrLeaseLost}
+		entry := AttemptError{Attempt: r.Attempt - 1, At: msTime(now), Kind: KindLeaseLost, Message: ErrLeaseLost.Error()}
+		row := passOn(settle.Row{Run: r, Verb: settle.Bury, Err: ErrLeaseLost}, &entry)
+		return &row
 	}
 	return nil
 }
@@ -275,8 +289,14 @@ func renew(r *run.Run, again *againError, end time.Time) (*settle.Renewal, error
 		return nil, fmt.Errorf("again: %w: payload of %d bytes, at most %d are allowed", ErrInvalid, n, mostPayload)
 	}
 	o := jobOptions{Options: r.Options.Given()}
-	o.DueAt, o.DueIn, o.ExpireAt = 0, 0, 0
+	o.DueAt, o.DueIn, o.ExpireAt, o.Plan = 0, 0, 0, nil
 	o, err := o.with(again.opts)
+	switch plan := r.Options.Plan; {
+	case err == nil && o.Plan != nil && o.Scheduled:
+		err = fmt.Errorf("%w: ProcessAtEach: the job belongs to a schedule", ErrInvalid)
+	case o.Plan == nil && plan != nil:
+		o.Plan = plan.Again()
+	}
 	if err == nil && o.window > 0 {
 		err = fmt.Errorf("%w: UniqueFor: not in Again, whose job has the ID already", ErrInvalid)
 	}
@@ -295,6 +315,43 @@ func renew(r *run.Run, again *againError, end time.Time) (*settle.Renewal, error
 		return nil, fmt.Errorf("again: %w", err)
 	}
 	return n, nil
+}
+
+// nextStage returns the job of what follows in a plan when its present stage has succeeded. It
+// returns nil if nothing follows, and for a job without a plan.
+func nextStage(r *run.Run) (*settle.Renewal, error) {
+	if r.Options.Plan == nil {
+		return nil, nil
+	}
+	return stageOf(r, r.Options.Plan.Next)
+}
+
+// stageOf returns the job of a stage of a plan. next returns that, and its due time or 0 for now.
+func stageOf(r *run.Run, next func() (*record.Plan, int64)) (n *settle.Renewal, err error) {
+	o := r.Options.Given()
+	if o.Plan, o.DueAt = next(); o.Plan == nil {
+		return nil, nil
+	}
+	o.DueIn = 0
+	n = &settle.Renewal{When: instantOr(o.DueAt, 0), Due: msTime(o.DueAt), Stage: true}
+	n.Head, n.Tail, err = record.Encode(record.NewNonce(), &o, r.Payload)
+	return n, err
+}
+
+// passOn returns the row of a run that has failed for good: bury, or that of the next stage if the
+// job has one.
+func passOn(bury settle.Row, why *AttemptError) settle.Row {
+	r := bury.Run
+	if r.Options.Plan == nil {
+		return bury
+	}
+	next, err := stageOf(r, func() (*record.Plan, int64) {
+		return r.Options.Plan.Fail(record.FailedStage{At: why.At.UnixMilli(), Attempt: why.Attempt, Kind: string(why.Kind), Message: why.Message})
+	})
+	if next == nil || err != nil {
+		return bury
+	}
+	return settle.Row{Run: r, Verb: settle.Pass, End: why.At, Delay: max(0, next.Due.Sub(why.At)), Renewal: next, Err: bury.Err}
 }
 
 // badAgain returns the error of an attempt whose Again is invalid, joined with the handler's other
@@ -397,35 +454,6 @@ const (
 	KindLeaseLost   ErrorKind = "lease_lost"  // the lease ran out first: mostly after a crash
 	KindUndecodable ErrorKind = "undecodable" // the job's record cannot be read
 	KindBuried      ErrorKind = "buried"      // no run: Bury or Apply buried the job, with a reason
-)
-
-// A Counter names a number that [Inspector.Stats] returns.
-type Counter string
-
-// The counters of a topic. A counter of runs has the name of their [Outcome].
-const (
-	CounterEnqueued   Counter = "enqueued"
-	CounterTaken      Counter = "taken"
-	CounterAcked      Counter = "acked"
-	CounterAgain      Counter = "again" // jobs that were acked and enqueued again
-	CounterRetried    Counter = "retried"
-	CounterSnoozed    Counter = "snoozed"
-	CounterBuried     Counter = "buried"
-	CounterCancelled  Counter = "cancelled"
-	CounterExpired    Counter = "expired"
-	CounterReclaimed  Counter = "reclaimed" // leases that ran out
-	CounterReturned   Counter = "returned"
-	CounterHeld       Counter = "held" // jobs given back by handlers that held the topic
-	CounterRevived    Counter = "revived"
-	CounterDropped    Counter = "dropped"     // leases without a job
-	CounterPrunedDead Counter = "pruned_dead" // dead jobs deleted by the [DeadLimit] of a server
-	CounterPrunedDone Counter = "pruned_done" // done jobs whose [Retention] is over
-	CounterDeleted    Counter = "deleted"     // done jobs removed by Delete
-	CounterRepaired   Counter = "mended"      // repairs by servers and by Repair
-	CounterFired      Counter = "fired"       // jobs made by schedules
-	CounterSkipped    Counter = "skipped"     // slots not fired because of the [OverlapPolicy]
-	CounterMissed     Counter = "missed"      // slots not fired because of the [MissedPolicy]
-	CounterTombed     Counter = "tombed"      // jobs refused because their ID was closed: see [Tombstone]
 )
 
 // maxTraceParent is the maximum length of a trace parent. Version 00 of the format has 55 bytes.

@@ -133,7 +133,7 @@ func (c *Client) define(
 		if record.SameDefinition(raw, fresh) {
 			return nil, nil // even if the schedule has ended
 		}
-		slot, err := d.firstSlot(r.Now())
+		slot, err := d.slotWord(r.Now())
 		if err != nil {
 			return nil, err
 		}
@@ -336,8 +336,8 @@ func (c *Client) editSchedule(ctx context.Context, topic, name string, edit func
 			return nil, err
 		}
 		d := newDefinition(def.Spec, def.Payload, def.Options)
-		if d.onto != ontoGiven {
-			d.fail(errors.New("IfAbsent and DiscardEdits are options of Schedule only"))
+		if d.onto != ontoGiven || d.start {
+			d.fail(errors.New("IfAbsent, DiscardEdits and RunOnStart are options of Schedule only"))
 		}
 		if by := len(def.EditedBy); by > script.MaxIDLen {
 			d.fail(fmt.Errorf("EditedBy of %d bytes, at most %d are allowed", by, script.MaxIDLen))
@@ -445,7 +445,8 @@ func jobOptionsOf(o *record.Options) (list []JobOption) {
 			list = append(list, opt())
 		}
 	}
-	add(o.DueAt > 0, func() JobOption { return ProcessAt(msTime(o.DueAt)) })
+	add(o.Plan != nil, func() JobOption { return planOption(o.Plan, o.DueAt) })
+	add(o.Plan == nil && o.DueAt > 0, func() JobOption { return ProcessAt(msTime(o.DueAt)) })
 	add(o.DueAt == 0 && o.DueIn > 0, func() JobOption { return ProcessIn(ofMS(o.DueIn)) })
 	add(o.Retry != defaultJob.Retry, func() JobOption { return Retry(o.Retry) })
 	add(o.BackoffMin != defaultJob.BackoffMin || o.BackoffMax != defaultJob.BackoffMax, func() JobOption {

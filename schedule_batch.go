@@ -283,17 +283,17 @@ func (t *topicBatch) pack(list []*setting) (sent []*setting, args []any, n int) 
 
 // encode returns the new definition of a schedule and its first slot. The text is empty if nothing
 // is to be changed.
-func (t *topicBatch) encode(s *setting) (text string, slot int64, err error) {
+func (t *topicBatch) encode(s *setting) (text, slot string, err error) {
 	s.to = s.given
 	if s.read {
 		if s.to, err = t.client.onto(s.given, s.existing.old, s.bad); err != nil || s.to == nil {
-			return "", 0, err
+			return "", "", err
 		}
 	}
 	if text, err = s.to.Encode(); err != nil || record.SameDefinition(s.existing.raw, text) {
-		return "", 0, err
+		return "", "", err
 	}
-	slot, err = s.to.firstSlot(t.clock)
+	slot, err = s.to.slotWord(t.clock)
 	return text, slot, err
 }
 

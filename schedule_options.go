@@ -3,6 +3,7 @@ package delayq
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -244,6 +245,22 @@ func DiscardEdits() ScheduleOption {
 	return scheduleOption(func(d *definition) { d.onto = ontoEdited })
 }
 
+// RunOnStart makes now the first slot of a schedule that the call of [Client.Schedule] creates or
+// changes, by Redis's clock. So a program that sets its schedules when it starts has the first run
+// at once, and not after the first interval: once for each version of the schedule, however many
+// processes set it. A call that changes nothing runs nothing, so a restart does not run it again.
+// The slots that follow are those of the spec.
+//
+// The slot is one like any other: it counts towards [MaxRuns], and the [OverlapPolicy] and the
+// [MissedPolicy] apply. A paused schedule does not run. RunOnStart is no part of the definition, so
+// it alone changes no schedule. While old and new programs set different versions in turn, each
+// change is a start, unless they use [IfAbsent]. For a run at each start of a process call
+// [Client.Trigger], or [Client.Enqueue] with an ID, which a fleet that starts together shares.
+// RunOnStart is an error together with [StartAt], and in EditSchedule.
+func RunOnStart() ScheduleOption {
+	return scheduleOption(func(d *definition) { d.start = true })
+}
+
 // An onto says what a definition can replace.
 type onto int
 
@@ -363,6 +380,7 @@ type definition struct {
 	window  int64 // of UniqueFor
 	errs    []error
 	onto    onto
+	start   bool // RunOnStart
 
 	next schedule.Rhythm
 }
@@ -398,7 +416,7 @@ func (d *definition) compile() (err error) {
 
 // validate returns the errors of the whole definition.
 func (d *definition) validate(maxPayload int) error {
-	if d.Job.DueAt > 0 {
+	if d.Job.DueAt > 0 && d.Job.Plan == nil {
 		d.fail(errors.New("ProcessAt: the jobs of a schedule are due at their slots; StartAt sets the first"))
 	}
 	if d.replace != commit.ReplaceNone {
@@ -406,6 +424,13 @@ func (d *definition) validate(maxPayload int) error {
 	}
 	if d.window > 0 {
 		d.fail(errors.New("UniqueFor: each job of a schedule has a new ID"))
+	}
+	if d.Job.Plan != nil {
+		d.fail(errors.New("ProcessAtEach: the jobs of a schedule are due at their slots"))
+		d.Job.Plan = nil
+	}
+	if d.start && d.First > 0 {
+		d.fail(errors.New("RunOnStart: not with StartAt, which sets the earliest slot"))
 	}
 	if d.Last > 0 && d.First > d.Last {
 		d.fail(errors.New("EndAt is before StartAt"))
@@ -422,6 +447,15 @@ func (d *definition) validate(maxPayload int) error {
 	}
 	o := jobOptions{Options: d.Job, errs: d.errs}
 	return o.validate()
+}
+
+// slotWord returns the first slot after now, as the schedule_set script reads it.
+func (d *definition) slotWord(now int64) (string, error) {
+	slot, err := d.firstSlot(now)
+	if d.start {
+		return "+", err
+	}
+	return strconv.FormatInt(slot, 10), err
 }
 
 // firstSlot returns the first slot after now. For a calendar it returns 0, because only servers

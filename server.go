@@ -4,17 +4,24 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	mathrand "math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/schedule"
+	"github.com/delayq/delayq/internal/script"
 	"github.com/delayq/delayq/internal/serve"
 	"github.com/delayq/delayq/internal/settle"
 )
@@ -319,3 +326,54 @@ func (w witness) event(e run.Ended) RunEvent {
 
 // AlwaysRing makes a server that has not been run wait for rings, however few topics it has.
 func (friends) AlwaysRing(s *Server) { s.engine.AlwaysRing() }
+
+// NewJob returns the job that a handler would receive in the first run of fresh. The lease began at
+// now, or when the job was due if that is later.
+func (friends) NewJob(fresh NewJob, now time.Time) (*Job, error) {
+	var errs []error
+	if err := script.CheckName("topic", fresh.Topic); err != nil {
+		errs = append(errs, err)
+	}
+	if len(fresh.ID) > script.MaxIDLen {
+		errs = append(errs, fmt.Errorf("ID of %d bytes, at most %d are allowed", len(fresh.ID), script.MaxIDLen))
+	}
+	o, err := newJobOptions(fresh.Options)
+	if err := errors.Join(invalid(errs), err); err != nil {
+		return nil, err
+	}
+	o.Fill(&defaultRun)
+	enqueued := now.UnixMilli()
+	due := o.Due(enqueued)
+	job := &Job{
+		Topic: fresh.Topic, ID: fresh.ID, Payload: slices.Clone(fresh.Payload), Headers: o.Headers, Key: o.Key,
+		Attempt: 1, Retries: o.Retries(), EnqueuedAt: msTime(enqueued), Due: msTime(due), StartedAt: msTime(due),
+		nonce: string(binary.LittleEndian.AppendUint64(nil, mathrand.Uint64())),
+	}
+	job.staged(o.Plan)
+	if job.ID == "" {
+		job.ID = newID()
+	}
+	job.lend()
+	return job, nil
+}
+
+// lend gives a job the fence of a lease that begins with its run, and no output.
+func (j *Job) lend() {
+	j.fence = new(atomic.Int64)
+	j.fence.Store(j.StartedAt.Add(defaultServer.lease).UnixMicro())
+	j.output = new(run.Output)
+}
+
+// NextRun returns the job of the next run, which begins when the lease of this run has expired.
+func (friends) NextRun(j *Job) *Job {
+	own := *j
+	own.part = nil
+	own.Payload, own.Headers = slices.Clone(j.Payload), maps.Clone(j.Headers)
+	own.Attempt++
+	own.StartedAt = j.StartedAt.Add(defaultServer.lease)
+	own.lend()
+	return &own
+}
+
+// Given returns what the job was given.
+func (friends) Given(info *JobInfo) record.Options { return info.options }

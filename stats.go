@@ -381,3 +381,32 @@ func (s *TopicStats) served(servers []ServerInfo) {
 		}
 	}
 }
+
+// A Counter names a number that [Inspector.Stats] returns.
+type Counter string
+
+// The counters of a topic. A counter of runs has the name of their [Outcome].
+const (
+	CounterEnqueued   Counter = "enqueued"
+	CounterTaken      Counter = "taken"
+	CounterAcked      Counter = "acked"
+	CounterAgain      Counter = "again" // jobs that were acked and enqueued again
+	CounterRetried    Counter = "retried"
+	CounterSnoozed    Counter = "snoozed"
+	CounterBuried     Counter = "buried"
+	CounterCancelled  Counter = "cancelled"
+	CounterExpired    Counter = "expired"
+	CounterReclaimed  Counter = "reclaimed" // leases that ran out
+	CounterReturned   Counter = "returned"
+	CounterHeld       Counter = "held" // jobs given back by handlers that held the topic
+	CounterRevived    Counter = "revived"
+	CounterDropped    Counter = "dropped"     // leases without a job
+	CounterPrunedDead Counter = "pruned_dead" // dead jobs deleted by the [DeadLimit] of a server
+	CounterPrunedDone Counter = "pruned_done" // done jobs whose [Retention] is over
+	CounterDeleted    Counter = "deleted"     // done jobs removed by Delete
+	CounterRepaired   Counter = "mended"      // repairs by servers and by Repair
+	CounterFired      Counter = "fired"       // jobs made by schedules
+	CounterSkipped    Counter = "skipped"     // slots not fired because of the [OverlapPolicy]
+	CounterMissed     Counter = "missed"      // slots not fired because of the [MissedPolicy]
+	CounterTombed     Counter = "tombed"      // jobs refused because their ID was closed: see [Tombstone]
+)

@@ -107,6 +107,7 @@ func proseFigures(t *testing.T) []proseFigure {
 
 		{"docs/operations.md", "A record carries a format version: <>, or 2 if", record.Version},
 		{"docs/operations.md", "A record carries a format version: 1, or <> if the job has a key", record.VersionKeyed},
+		{"docs/operations.md", "and 3 or <> if the job is a", record.MaxVersion},
 		{"docs/README.md", "a board, <> alerts", alerts(t)},
 		{"docs/howto/monitoring.md", "has a Grafana board, <> alerts for Prometheus", alerts(t)},
 		{"README.md", "**[Grafana board and <> alerts]", alerts(t)},

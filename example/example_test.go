@@ -58,17 +58,17 @@ var outputs = map[string]string{
 		default: about 3 of 10
 		low: about 1 of 10`,
 	"reminders": `
-		day 23 0s remind anna/23, attempt 1
-		day 23 1h0m0s remind ben/23, attempt 1
-		day 28 2s remind anna/28, attempt 2
-		day 28 1h0m2s remind ben/28, attempt 2
-		day 29 0s remind anna/29, attempt 1
-		day 29 1h0m0s remind ben/29, attempt 1
-		day 30 0s expire anna
-		day 30 1h0m0s expire ben
-		day 30 21h0m0s undo anna
-		day 31 1h0m0s purge ben
-		day 53 21h0m0s remind anna/23, attempt 1`,
+		day 23 0s anna: remind, attempt 1
+		day 23 1h0m0s ben: remind, attempt 1
+		day 28 2s anna: remind, attempt 2
+		day 28 1h0m2s ben: remind, attempt 2
+		day 29 0s anna: remind, attempt 1
+		day 29 1h0m0s ben: remind, attempt 1
+		day 30 0s anna: expire, attempt 1
+		day 30 1h0m0s ben: expire, attempt 1
+		day 30 21h0m0s anna: undo at stage 5 of 5
+		day 31 1h0m0s ben: purge, attempt 1
+		day 53 21h0m0s anna: remind, attempt 1`,
 	"unique": `
 		place mug
 		pay mug: its timeout was scheduled

@@ -22,10 +22,10 @@
 -- ARGV[3]    channel   the control channel
 -- ARGV[4]    topic     the topic's name, for the control channel
 -- ARGV[5..]  jobs      rows (see prelude/settle.lua) of six values. Three are those of ack, about
---                      the job that ends: how long it is kept in ms (0: not), a netstring about the
---                      run and its output, and the run's entry for runs (empty: none). Three are
---                      those of enqueue, about the new job: head and tail of its record, and its
---                      due time
+--                      the job that ends: how long it is kept in ms (0: not; -1: not, and its run
+--                      has failed), a netstring about the run and its output, and the run's entry
+--                      for runs (empty: none). Three are those of enqueue, about the new job: head
+--                      and tail of its record, and its due time
 --
 -- At most 1,000 jobs a call. Send no more than about 1 MiB of records, new ones and those to keep,
 -- beyond those of the first job. A job that is lost or gone is not enqueued.
@@ -46,6 +46,7 @@ if told then
 end
 
 local ids, where, letters = rows(leases, pool, jobs, first)
+local failed = 0
 if #ids > 0 then
   -- A wrong type must cause an error before the first write.
   redis.call('HLEN', pool)
@@ -58,7 +59,9 @@ if #ids > 0 then
   local enqueued = '\173' .. string.format('%013.0f', now)
   for i, id in ipairs(ids) do
     local at = where[i]
-    if jobs[at] ~= '0' then
+    if jobs[at] == '-1' then
+      failed = failed + 1
+    elseif jobs[at] ~= '0' then
       retain(pool, results, done, id, jobs[at], jobs[at + 1])
     end
     local record, due = jobs[at + 3] .. enqueued .. jobs[at + 4], terms(jobs[at + 5])
@@ -96,8 +99,9 @@ if #ids > 0 then
     ring(idle, channel, topic, pushed)
   end
 end
-count(stats, 'acked', #ids)
-count(stats, 'again', #ids)
-count(stats, 'enqueued', #ids)
+count(stats, 'acked', #ids - failed)
+count(stats, 'again', #ids - failed)
+count(stats, 'enqueued', #ids - failed)
+count(stats, 'retried', failed)
 remember(receipt, number, letters)
 return {'ok', now, letters}

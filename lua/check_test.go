@@ -276,7 +276,7 @@ func TestCheckOfSpoiltEntries(t *testing.T) {
 			require.NoError(t, h.RDB.ZRem(t.Context(), h.Keys.Bucket, "scheduled").Err())
 		}, map[delayq.FindingKind][]string{delayq.FindingNoPlace: {"pool scheduled"}}, 1, "scheduled", delayq.StateReady},
 		"record of a newer release, and no place": {func(t *testing.T, h *Hand) {
-			newer := "nonce456" + string(rune(record.VersionKeyed+1)) + strings.Repeat("x", 50)
+			newer := "nonce456" + string(rune(record.MaxVersion+1)) + strings.Repeat("x", 50)
 			require.NoError(t, h.RDB.HSet(t.Context(), h.Keys.Pool, "newer", newer).Err())
 		}, map[delayq.FindingKind][]string{delayq.FindingNoPlace: {"pool newer"}}, 0, "ready", delayq.StateReady},
 	} {

@@ -103,7 +103,7 @@ local function walk(rank)
       end
       read = read + size
       local version = string.byte(redis.call('HGET', pool, id) or '', 9)
-      if (version or 0) <= 2 then
+      if (version or 0) <= 4 then
         list[#list + 1] = id
         by_age = rank < aged and #list or by_age
       end

@@ -10,7 +10,7 @@
 -- ARGV[2]  name        the schedule
 -- ARGV[3]  definition  nonce, then the part that is compared with the existing definition
 -- ARGV[4]  nonce       that of the definition that the caller has read, empty if there was none
--- ARGV[5]  slot        its first slot, 0 if a server must compute it
+-- ARGV[5]  slot        its first slot, 0 if a server must compute it, + if it is now
 -- ARGV[6]  tick        ms, how far ahead timers look without a wake-up
 -- ARGV[7]  channel     the control channel
 -- ARGV[8]  topic       the topic's name, for the control channel
@@ -84,6 +84,8 @@ for i, id in ipairs(names) do
     state.from = math.max(now, fired_last)
     if present and present > 0 and present <= now then
       at = due[i]
+    elseif at == '+' then
+      at = string.format('%.0f', now)
     elseif tonumber(at) <= state.from then
       at = '0'
     end

@@ -28,6 +28,10 @@ import (
 // time: the key (bin 8) and the head start (int 32, ms). Both have fixed encodings, because scripts
 // read them.
 //
+// A plan has format version 3, or 4 with a key. In the place of its headers is an array of five:
+// the headers, the index of its stage, whether failed stages run again (0 or 1), the array of its
+// due times, and an array with five values of each failed stage. Its due time is that of its stage.
+//
 // Later releases may write other versions. Whatever these add, the nonce, the version, the flags,
 // the time and, if the version is even, the key and the head start are where they are here.
 //
@@ -41,11 +45,14 @@ type Job struct {
 	Payload    []byte
 }
 
-// Version and VersionKeyed are the format versions of records: of jobs without a key, and of those
-// with one.
+// The format versions of records: of jobs without a key and of those with one, and the same of
+// plans. MaxVersion is the last one that this release reads.
 const (
 	Version      = 1
 	VersionKeyed = 2
+	MaxVersion   = 4
+
+	planVersions = 2 // what a plan adds to the version
 )
 
 // HasKey reports whether a record is that of a job with a key, by its format version.
@@ -143,6 +150,9 @@ func encode(buf *bytes.Buffer, nonce Nonce, o *Options, size int) error {
 	if o.Key != "" {
 		version, fields = VersionKeyed, jobFields+keyFields
 	}
+	if o.Plan != nil {
+		version += planVersions
+	}
 	buf.WriteByte(version)
 	flags := byte(0)
 	if o.Retry >= 0 {
@@ -194,7 +204,7 @@ func DueOf(raw string) int64 {
 	defer msgpack.PutDecoder(dec)
 	dec.Reset(strings.NewReader(raw[HeadLen+StampLen:]))
 	var o Options
-	if raw[NonceLen] == VersionKeyed && o.decodeKey(dec) != nil {
+	if HasKey(raw) && o.decodeKey(dec) != nil {
 		return 0
 	}
 	if o.DueAt, err = dec.DecodeInt64(); err != nil {
@@ -227,7 +237,7 @@ func decode(raw string, whole bool) (j Job, err error) {
 		return Job{}, err
 	}
 	j.Nonce = NonceOf(raw)
-	if err := j.decodeTail(raw[HeadLen+StampLen:], raw[NonceLen] == VersionKeyed, whole); err != nil {
+	if err := j.decodeTail(raw[HeadLen+StampLen:], HasKey(raw), raw[NonceLen] > planVersions, whole); err != nil {
 		return decodeCommon(raw), fmt.Errorf("decode record: %w", err)
 	}
 	j.Options.Scheduled = raw[NonceLen+1]&flagSlot != 0
@@ -243,7 +253,7 @@ func decodeCommon(raw string) (j Job) {
 		return j
 	}
 	j.EnqueuedAt = at
-	if raw[NonceLen]%2 == VersionKeyed%2 {
+	if HasKey(raw) {
 		var o Options
 		if o.decodeKey(msgpack.NewDecoder(strings.NewReader(raw[HeadLen+StampLen:]))) == nil {
 			j.Options.Key, j.Options.HeadStart = o.Key, o.HeadStart
@@ -256,11 +266,11 @@ func decodeCommon(raw string) (j Job) {
 func headOf(raw string) error {
 	fields := jobFields
 	switch version := raw[NonceLen]; {
-	case version > VersionKeyed:
-		return fmt.Errorf("%w: format version %d, this one reads up to %d", ErrNewer, version, VersionKeyed)
+	case version > MaxVersion:
+		return fmt.Errorf("%w: format version %d, this one reads up to %d", ErrNewer, version, MaxVersion)
 	case version < 1:
 		return fmt.Errorf("invalid record format version %d", version)
-	case version == VersionKeyed:
+	case HasKey(raw):
 		fields += keyFields
 	}
 	if first := raw[HeadLen-1]; first != byte(0x90|fields) {
@@ -281,7 +291,7 @@ func decodeStamp(s string) (int64, error) {
 	return ms, nil
 }
 
-func (j *Job) decodeTail(tail string, keyed, whole bool) error {
+func (j *Job) decodeTail(tail string, keyed, plan, whole bool) error {
 	raw := []byte(tail)
 	in := readers.Get().(*bytes.Reader)
 	defer readers.Put(in)
@@ -296,7 +306,7 @@ func (j *Job) decodeTail(tail string, keyed, whole bool) error {
 			return err
 		}
 	}
-	if j.Size, err = j.Options.decode(dec); err != nil {
+	if j.Size, err = j.Options.decode(dec, plan); err != nil {
 		return err
 	}
 	if whole {

@@ -25,6 +25,10 @@ type Options struct {
 	Key        string // of the lane; empty: none
 	HeadStart  int64  // ms, from -MaxHeadStart to MaxHeadStart; 0 without a key
 
+	// Plan has the stages of a job with several due times: DueAt is that of its stage. Nil: it has
+	// one. A schedule has none.
+	Plan *Plan
+
 	// Scheduled is set if a schedule made the job. It is a flag of a job, and not part of the
 	// definition of a schedule.
 	Scheduled bool
@@ -113,8 +117,18 @@ func (o *Options) encode(enc *msgpack.Encoder, size int) error {
 			return err
 		}
 	}
+	if o.Plan != nil {
+		if err := enc.EncodeArrayLen(1 + planFields); err != nil {
+			return err
+		}
+	}
 	if err := encodeHeaders(enc, o.Headers); err != nil {
 		return err
+	}
+	if o.Plan != nil {
+		if err := o.Plan.encode(enc); err != nil {
+			return err
+		}
 	}
 	if err := enc.EncodeInt(int64(size)); err != nil {
 		return err
@@ -177,8 +191,9 @@ func encodeHeaders(enc *msgpack.Encoder, headers map[string]string) error {
 	return nil
 }
 
-// decode reads everything up to the payload, and returns the payload's size.
-func (o *Options) decode(dec *msgpack.Decoder) (size int, err error) {
+// decode reads everything up to the payload, and returns the payload's size. plan says that the
+// options have a plan.
+func (o *Options) decode(dec *msgpack.Decoder, plan bool) (size int, err error) {
 	var retry int64
 	for _, field := range [...]*int64{
 		&o.DueAt, &o.DueIn, &retry, &o.BackoffMin, &o.BackoffMax, &o.Timeout, &o.ExpireAt, &o.ExpireIn, &o.Retention,
@@ -188,8 +203,18 @@ func (o *Options) decode(dec *msgpack.Decoder) (size int, err error) {
 		}
 	}
 	o.Retry = int(retry)
+	if plan {
+		if n, err := dec.DecodeArrayLen(); err != nil || n != 1+planFields {
+			return 0, fmt.Errorf("plan: %d values: %w", n, err)
+		}
+	}
 	if o.Headers, err = decodeHeaders(dec); err != nil {
 		return 0, fmt.Errorf("headers: %w", err)
+	}
+	if plan {
+		if o.Plan, err = decodePlan(dec); err != nil {
+			return 0, fmt.Errorf("plan: %w", err)
+		}
 	}
 	if size, err = dec.DecodeInt(); err != nil {
 		return 0, fmt.Errorf("payload size: %w", err)

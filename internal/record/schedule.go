@@ -160,7 +160,7 @@ func (d *Definition) decode(body []byte, keyed, whole bool) error {
 		err = d.Job.decodeKey(dec)
 	}
 	if err == nil {
-		d.Size, err = d.Job.decode(dec)
+		d.Size, err = d.Job.decode(dec, false)
 	}
 	if err != nil || !whole {
 		return err

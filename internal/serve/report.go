@@ -32,6 +32,10 @@ func (t *Topic) logOutcome(r settle.Row) {
 	run, log := r.Run, t.trouble.log
 	switch r.Outcome() {
 	case record.OutcomeRetried:
+		if r.Verb == settle.Pass {
+			log.Error("stage failed", "job", run.ID, "stage", run.Options.Plan.Stage+1, "attempt", run.Attempt, "err", contain.Message(r.Err), "delay", r.Delay)
+			return
+		}
 		log.Warn("job retried", "job", run.ID, "attempt", run.Attempt, "err", contain.Message(r.Err), "delay", r.Delay)
 	case record.OutcomeBuried:
 		log.Error("job buried", "job", run.ID, "attempt", run.Attempt, "err", contain.Message(r.Err))

@@ -30,6 +30,7 @@ const (
 	Again
 	Hold
 	HoldKey
+	Pass // a stage of a plan has failed for good, and the next one follows
 )
 
 // verbs holds, for each verb, its script, the arguments before the rows, and the name of the
@@ -49,6 +50,7 @@ var verbs = [...]struct {
 	Return:  {script.GiveBack, record.OutcomeReturned, false, false, nil},
 	Hold:    {script.GiveBack, record.OutcomeHeld, false, false, nil},
 	HoldKey: {script.GiveBack, record.OutcomeHeld, false, false, nil},
+	Pass:    {script.Again, record.OutcomeRetried, false, true, nil},
 	Bury:    {script.Bury, record.OutcomeBuried, false, false, nil},
 }
 
@@ -100,7 +102,7 @@ type Row struct {
 	Later    bool          // of snooze: a later release has stored the job, and must run it
 	Failure  string        // for the error log
 	Attempts int           // finished attempts that bury adds
-	Renewal  *Renewal      // of again
+	Renewal  *Renewal      // of again and pass
 	Err      error         // returned by the handler, for the hooks and the log
 	Bare     bool          // err says nothing but the verb
 	Runs     bool          // of return: the handler is no longer waited for, and may still run
@@ -129,6 +131,9 @@ func (r Row) tail(server string) []any {
 		}
 	case Again:
 		about, keep, n := "", r.Run.Options.Retention, r.Renewal
+		if n.Stage {
+			keep = 0
+		}
 		if keep > 0 {
 			about = r.done(server)
 		}
@@ -136,6 +141,8 @@ func (r Row) tail(server string) []any {
 			r.Err = nil
 		}
 		return []any{keep, about, r.history(record.OutcomeAgain, server), &n.Head, &n.Tail, &n.When}
+	case Pass:
+		return []any{-1, "", r.history(record.OutcomeRetried, server), &r.Renewal.Head, &r.Renewal.Tail, &r.Renewal.When}
 	case Retry:
 		return []any{r.Delay.Milliseconds(), r.Tally.Encode(), r.Failure, r.history(record.OutcomeRetried, server)}
 	case Snooze:
@@ -194,11 +201,12 @@ func (r Row) history(outcome string, server string) string {
 	return e.Encode()
 }
 
-// A Renewal is the new job that a row of again enqueues.
+// A Renewal is the new job that a row of again or pass enqueues.
 type Renewal struct {
 	Head, Tail string // of the record
 	When       string // due time for the script
 	Due        time.Time
+	Stage      bool // the same job goes on with another stage: the run that has ended is not kept
 }
 
 // Bytes is the length of the record.
