@@ -1,5 +1,5 @@
-// When a job is due, and for how long its ID is closed. The moving itself is in
-// internal/serve/promote.go and lua/promote.lua.
+// When a job is due, what becomes of one with its ID, and for how long its ID is closed. The moving
+// itself is in internal/serve/promote.go and lua/promote.lua.
 
 package delayq
 
@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -114,6 +113,9 @@ func planOption(p *record.Plan, due int64) JobOption {
 // only the script can know whether the job would expire before it is due.
 func (o *jobOptions) when() string {
 	when := string(o.replace) + instantOr(o.DueAt, o.DueIn)
+	if o.replace == commit.ReplaceDebounce {
+		when += "/" + strconv.FormatInt(o.longest, 10)
+	}
 	if o.ExpireAt > 0 || o.ExpireIn > 0 && o.DueAt > 0 {
 		when += " " + instantOr(o.ExpireAt, o.ExpireIn)
 	}
@@ -195,54 +197,6 @@ func checkSteps(from time.Time, step time.Duration, n int) error {
 	return nil
 }
 
-// mostSpans is the maximum number of durations of one DueWithin.
-const mostSpans = 10
-
-// DueWithin returns how many jobs of each topic fall due within each of some durations from a time
-// on, in the order of topics and of within. It counts as [Inspector.Forecast] does: for a duration
-// d, the scheduled jobs that are due at from or later and before from plus d. Range: from 1 to 10
-// durations of 1 ms to 100 years; all must end between 1970 and 2286.
-//
-// If some topics cannot be read, their counts are nil, and DueWithin returns the others along with
-// the error.
-//
-// DueWithin sends 1,000 topics at a time, in one round trip to each node of a Cluster. Cost: O(log
-// N) for each topic and duration, with N scheduled jobs.
-func (i *Inspector) DueWithin(ctx context.Context, from time.Time, within []time.Duration, topics ...string) ([][]int64, error) {
-	errs := []error{i.usable(ctx), checkSpans(from, within)}
-	for _, topic := range topics {
-		errs = append(errs, invalidTopic(topic))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, script.Place{Call: "due within"}.At(err)
-	}
-	edge := func(at time.Time) string {
-		ms, _ := record.Millis(at) // checkSpans has tried it
-		return strconv.FormatInt(ms, 10)
-	}
-	list := make([][]int64, 0, len(topics))
-	var failed topicErrors
-	for some := range slices.Chunk(topics, statsTopics) {
-		cmds := make([]redis.Cmder, 0, len(some)*len(within))
-		for _, topic := range some {
-			key := script.NewKeys(i.o.prefix, topic).Bucket
-			for _, d := range within {
-				cmds = append(cmds, redis.NewIntCmd(ctx, "zcount", key, edge(from), "("+edge(from.Add(d))))
-			}
-		}
-		i.scripts.Send(ctx, nil, cmds)
-		for at, topic := range some {
-			counts, err := counted(cmds[at*len(within) : (at+1)*len(within)])
-			if err != nil {
-				err = i.scripts.Blame(ctx, err, script.NewKeys(i.o.prefix, topic).Bucket)
-				failed = append(failed, script.Place{Call: "due within", Topic: topic}.At(err))
-			}
-			list = append(list, counts)
-		}
-	}
-	return list, failed.join()
-}
-
 // counted returns the replies to commands that count.
 func counted(cmds []redis.Cmder) ([]int64, error) {
 	counts := make([]int64, len(cmds))
@@ -254,28 +208,6 @@ func counted(cmds []redis.Cmder) ([]int64, error) {
 		counts[at] = n
 	}
 	return counts, nil
-}
-
-// checkSpans returns the complaints about the durations of DueWithin.
-func checkSpans(from time.Time, within []time.Duration) error {
-	_, err := instant("from", from)
-	errs := []error{err}
-	if n := len(within); n < 1 || n > mostSpans {
-		errs = append(errs, fmt.Errorf("within has %d durations: must have from 1 to %d", n, mostSpans))
-	}
-	for _, d := range within {
-		switch {
-		case d < time.Millisecond || d > maxDelay:
-			errs = append(errs, fmt.Errorf("within(%v): must be from 1ms to %v (100 years)", d, maxDelay))
-		case err == nil:
-			_, err := instant(fmt.Sprintf("the end of within(%v)", d), from.Add(d))
-			errs = append(errs, err)
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return invalid([]error{err})
-	}
-	return nil
 }
 
 // Reschedule gives a scheduled (first time, backing off or snoozed) or ready job another due time,
@@ -301,6 +233,110 @@ func moveTo(due DueOption) (*commit.Move, error) {
 		return nil, err
 	}
 	return &commit.Move{When: opts.when(), Due: opts.Options}, nil
+}
+
+// Debounce makes many calls of [Client.Enqueue] with one ID one job: it runs once no call has come
+// for wait, with the payload and the options of the last call. Calls put it off for at most longest
+// from the first one of the burst. So under endless calls it runs once per longest. All times are
+// by Redis's clock, and each call counts with its own wait and longest. The due time that results
+// is [Job.Due].
+//
+// What a call does depends on the job that has the ID:
+//
+//   - none, or a dead one: the job is stored, and a burst begins. A dead one is replaced.
+//   - a scheduled one takes the payload and is put off.
+//   - one that is backing off or snoozed takes the payload too, and keeps its attempts, its errors
+//     and its snoozes. It is not due earlier than before.
+//   - a ready one takes the payload, and keeps its place.
+//   - a running one continues. The new job is its successor: it is scheduled as soon as the run has
+//     ended in whatever way, and is put off by its own burst. A running job has one successor at
+//     most, and a further call replaces that. If the run fails and is retried, or snoozes, the job
+//     takes the payload of its successor instead. If its lease lapses, or it is given back, it runs
+//     again as it was, and the successor goes on waiting.
+//
+// A burst ends when the job runs, is retried, is snoozed, or is moved by [Client.Reschedule] or
+// [Client.Revive]. [Client.Dequeue] cancels a job and its successor, and Replace replaces both. A
+// job with another [Key] moves to that key. An expiry counts from the call that gives it. Debounce
+// sets the due time, so ProcessAt and ProcessIn beside it are errors, and the ID must be given.
+// It cannot be given to a schedule, to [Again] or in [Defaults].
+//
+// What a call writes counts as debounced, and not as enqueued, unless it stores a new job. An
+// [EnqueuedHook] is called for each call. Servers and clients of v0.1.0 do not know successors:
+// docs/releases.md says what that means during an upgrade. Range: wait from 1 ms to 24 hours,
+// longest from wait to 30 days.
+func Debounce(wait, longest time.Duration) JobOption {
+	return jobOption(func(o *jobOptions) {
+		if wait < time.Millisecond || wait > mostDebounce || longest < wait || longest > mostBurst {
+			o.fail(fmt.Errorf("Debounce(%v, %v): must be 1ms ≤ wait ≤ %v and wait ≤ longest ≤ %v", wait, longest, mostDebounce, mostBurst))
+		}
+		o.replace, o.wait, o.longest = commit.ReplaceDebounce, ceilMS(wait), ceilMS(longest)
+	})
+}
+
+// The bounds of Debounce.
+const (
+	mostDebounce = 24 * time.Hour
+	mostBurst    = 30 * 24 * time.Hour
+)
+
+// Latest makes the last payload win and keeps the first due time: a job that waits takes the
+// payload and the options of the new one, and is due when it was. It is what others call a
+// throttle with a trailing edge: with ProcessIn(d), a job runs at most once per d, with the newest
+// payload. A running job gets the new one as its successor, which is due when the first call after
+// the start of the run has said. In everything else, Latest does what [Debounce] does.
+func Latest() JobOption {
+	return jobOption(func(o *jobOptions) { o.replace = commit.ReplaceLatest })
+}
+
+// needsID returns the error of a job whose ID must not be generated.
+func (o *jobOptions) needsID() error {
+	switch {
+	case o.window > 0:
+		return fmt.Errorf("%w: UniqueFor: the job needs an ID", ErrInvalid)
+	case o.replace == commit.ReplaceDebounce:
+		return fmt.Errorf("%w: Debounce: the job needs an ID", ErrInvalid)
+	case o.replace == commit.ReplaceLatest:
+		return fmt.Errorf("%w: Latest: the job needs an ID", ErrInvalid)
+	}
+	return nil
+}
+
+// settleReplacing makes one of the options that say what becomes of a job with the ID, and sets the
+// due time of Debounce. It returns the complaints.
+func (o *jobOptions) settleReplacing() {
+	if o.unless && o.replace != commit.ReplaceAny && o.replace != commit.ReplaceWaiting {
+		o.fail(errors.New("UnlessRunning: must be given with Replace"))
+	} else if o.unless {
+		o.replace = commit.ReplaceWaiting
+	}
+	if o.replace != commit.ReplaceDebounce {
+		return
+	}
+	if o.DueAt > 0 || o.DueIn > 0 && o.DueIn != o.wait {
+		o.fail(errors.New("Debounce: sets the due time, so neither ProcessAt nor ProcessIn can be given"))
+	}
+	o.DueAt, o.DueIn = 0, o.wait
+}
+
+// onlyEnqueue returns an error that says why if an option is given that only an enqueue can have.
+func (o *jobOptions) onlyEnqueue(why string) error {
+	switch {
+	case o.window > 0:
+		return errors.New("UniqueFor: " + why)
+	case o.replace == commit.ReplaceDebounce:
+		return errors.New("Debounce: " + why)
+	case o.replace == commit.ReplaceLatest:
+		return errors.New("Latest: " + why)
+	}
+	return nil
+}
+
+// noteMoved notes the present due time of a job, and why it is due then.
+func (info *JobInfo) noteMoved(m *record.Moved) {
+	info.Due, info.DueReason = msTime(m.Due), DueReason(m.Why)
+	if m.First > 0 {
+		info.BurstBegan, info.BurstEnds = msTime(m.First), msTime(m.Last)
+	}
 }
 
 // StateTomb is the State of a [DuplicateError] if no job has the ID, but the ID is closed by a

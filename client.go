@@ -240,8 +240,8 @@ func (c *Client) seal(ctx context.Context, e *enqueueing) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if e.opts.window > 0 && e.job.ID == "" {
-		return fmt.Errorf("%w: UniqueFor: the job needs an ID", ErrInvalid)
+	if err := e.opts.needsID(); err != nil && e.job.ID == "" {
+		return err
 	}
 	when := e.opts.when() + uniqueWord(e.opts.window, c.o.tombs)
 	e.fresh = commit.Fresh{Opts: &e.opts.Options, Replace: e.opts.replace, When: when, Nonce: record.NewNonce()}
@@ -277,7 +277,7 @@ func (c *Client) enqueued(ctx context.Context, event EnqueueEvent, o *commit.Op)
 	if o != nil {
 		event.ID = o.ID
 		if event.Err == nil {
-			event.Due = msTime(o.Fresh.Opts.Due(o.EnqueuedAt))
+			event.Due, event.Merged = msTime(o.DueTime()), mergedInto[o.Letter]
 		}
 	}
 	for _, h := range c.o.hooks.enqueued {

@@ -30,9 +30,9 @@
 //
 // The value that a handler returns decides what happens to the job: see [Handler]. Job options
 // ([ProcessAt], [ProcessIn], [ProcessAtEach], [Retry], [Backoff], [Timeout], [ExpireAt],
-// [ExpireIn], [Retention], [Header], [Key], [Priority], [Replace], [ReplaceDead], [UniqueFor]) are
-// passed to [Client.Enqueue]. Options of clients and servers are passed to [NewClient] and
-// [NewServer].
+// [ExpireIn], [Retention], [Header], [Key], [Priority], [Replace], [UnlessRunning], [ReplaceDead],
+// [Debounce], [Latest], [UniqueFor]) are passed to [Client.Enqueue]. Options of clients and servers
+// are passed to [NewClient] and [NewServer].
 //
 // [Defaults] sets options for jobs that do not set them themselves. Give each client
 // Defaults(Retry(25), Timeout(time.Hour)): otherwise a job that always fails is retried forever.

@@ -109,6 +109,11 @@ var states = map[byte]State{
 	script.LetterScheduled: StateScheduled, script.LetterReady: StateReady, script.LetterRunning: StateRunning, script.LetterDead: StateDead, script.LetterDone: StateDone,
 }
 
+// mergedInto holds the letters that name the state of the job that has taken a payload.
+var mergedInto = map[byte]State{
+	script.LetterIntoScheduled: StateScheduled, script.LetterIntoReady: StateReady, script.LetterIntoRunning: StateRunning,
+}
+
 // outcomeOf returns the error of an operation. failed is why Redis has not said how it has ended;
 // then it can still be on its way, and is not read.
 func outcomeOf(o *commit.Op, failed error) error {
@@ -177,9 +182,9 @@ func notStored(o *commit.Op) error {
 		return ErrTooManyTombs
 	case o.Letter == script.LetterTomb:
 		return &DuplicateError{Topic: o.Topic, ID: o.ID, State: StateTomb, Until: msTime(o.Since)}
-	case o.Letter != script.LetterStored && o.Known != "":
+	case !script.Stored(o.Letter) && o.Known != "":
 		return ErrChanged
-	case o.Letter != script.LetterStored:
+	case !script.Stored(o.Letter):
 		twin := &DuplicateError{Topic: o.Topic, ID: o.ID, State: states[o.Letter]}
 		if o.Since != 0 {
 			twin.Since = msTime(o.Since)

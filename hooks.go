@@ -169,6 +169,7 @@ type EnqueueEvent struct {
 	ID          string
 	Due         time.Time // zero if Err is not nil
 	PayloadSize int
+	Merged      State // of the job that has taken the payload: see [Debounce] and [Latest]; empty: none
 	Err         error
 }
 

@@ -114,7 +114,7 @@ func storedJob(o *commit.Op, payload []byte, err error) *Job {
 	}
 	job.staged(e.Opts.Plan)
 	if !errors.Is(err, ErrUnknownOutcome) {
-		job.EnqueuedAt, job.Due = msTime(o.EnqueuedAt), msTime(e.Opts.Due(o.EnqueuedAt))
+		job.EnqueuedAt, job.Due = msTime(o.EnqueuedAt), msTime(o.DueTime())
 	}
 	return job
 }
@@ -155,7 +155,9 @@ const (
 	DueSnooze     DueReason = "snooze"
 	DueReschedule DueReason = "reschedule"
 	DueRevive     DueReason = "revive"
-	DueBury       DueReason = "bury" // dead by Client.Bury or Apply: when it would have been due
+	DueDebounce   DueReason = "debounce" // a burst of calls with Debounce puts it off
+	DueLatest     DueReason = "latest"   // a call with Latest has given it another payload
+	DueBury       DueReason = "bury"     // dead by Client.Bury or Apply: when it would have been due
 )
 
 // JobInfo describes a job. [Client.Get] and [Inspector.Jobs] return it.
@@ -164,14 +166,15 @@ type JobInfo struct {
 	State State
 	// DueReason is the reason why Due differs from the due time of the Enqueue. It is empty if Due
 	// does not differ.
-	DueReason   DueReason
-	LeaseEnd    time.Time      // of a running job
-	BuriedAt    time.Time      // of a dead job
-	FinishedAt  time.Time      // of a done job
-	KeptUntil   time.Time      // of a done job
-	Plan        []PlanStage    // of a job with [ProcessAtEach]: all its stages
-	PayloadSize int            // of the payload, which [Inspector.Jobs] does not read
-	Errors      []AttemptError // the first and the newest ten, oldest first
+	DueReason             DueReason
+	BurstBegan, BurstEnds time.Time      // of calls with [Debounce] that put the job off: the first, and the latest end
+	LeaseEnd              time.Time      // of a running job
+	BuriedAt              time.Time      // of a dead job
+	FinishedAt            time.Time      // of a done job
+	KeptUntil             time.Time      // of a done job
+	Plan                  []PlanStage    // of a job with [ProcessAtEach]: all its stages
+	PayloadSize           int            // of the payload, which [Inspector.Jobs] does not read
+	Errors                []AttemptError // the first and the newest ten, oldest first
 
 	// If the job does not set one of these or Retries, the field has the built-in default, which is
 	// -1 for Retries. The Defaults of the topic's handler take precedence over that value: Settings
@@ -444,7 +447,7 @@ func readJobInfo(topic, id string, cut int, at func(column int) string) *JobInfo
 // placed sets what the places of an unfinished job say.
 func (info *JobInfo) placed(attempts int, at func(column int) string) {
 	if m, ok := record.DecodeMoved(at(script.ColumnMoved)); ok {
-		info.Due, info.DueReason = msTime(m.Due), dueReason(m.Why)
+		info.noteMoved(&m)
 		info.Snoozes, info.spent = m.Snoozes, m.Spent
 	}
 	if head, ok := record.PlaceHead(at(script.ColumnPlace), info.nonce); ok {

@@ -40,6 +40,9 @@ var errNilJobOption = errors.New("a job option is nil")
 type jobOptions struct {
 	record.Options
 	replace commit.Replacing
+	wait    int64 // of Debounce, ms
+	longest int64 // of Debounce: ms for which a burst puts the job off at most
+	unless  bool  // UnlessRunning is given
 	window  int64 // ms for which the job closes its ID; 0: it does not
 	guard   *edit // nil: it replaces any job
 	due     bool  // ProcessAt or ProcessIn was given
@@ -70,7 +73,8 @@ type DefaultsOption []JobOption
 // [Client.EnqueueBatch] and [Client.Schedule], through typed topics too. Passed to [NewTopic] they
 // apply to the jobs of [Topic.Enqueue], [Topic.Job] and [Topic.Schedule]. They are stored in these
 // jobs, so they apply wherever the jobs run. ProcessAt, ProcessIn, ProcessAtEach, ExpireAt,
-// Replace, ReplaceDead and UniqueFor belong to a single job: in Defaults they are errors.
+// Replace, ReplaceDead, UnlessRunning, Debounce, Latest and UniqueFor belong to a single job: in
+// Defaults they are errors.
 //
 // Passed to [Server.Handle] they apply to the runs of all jobs of the topic, from whatever client,
 // and do not change the stored jobs. Passed to [NewServer] they apply so to the runs of all topics.
@@ -111,6 +115,9 @@ func (d DefaultsOption) check(run bool) (errs []error) {
 	refuse(o.ExpireAt > 0, "ExpireAt", each)
 	refuse(o.replace == commit.ReplaceAny, "Replace", each)
 	refuse(o.replace == commit.ReplaceDead, "ReplaceDead", each)
+	refuse(o.replace == commit.ReplaceDebounce, "Debounce", each)
+	refuse(o.replace == commit.ReplaceLatest, "Latest", each)
+	refuse(o.unless, "UnlessRunning", each)
 	refuse(o.window > 0, "UniqueFor", each)
 	refuse(o.guard != nil, "IfUnchanged", each)
 	refuse(o.Plan != nil, "ProcessAtEach", each)
@@ -299,9 +306,16 @@ func Replace() JobOption { return jobOption(func(o *jobOptions) { o.replace = co
 
 // ReplaceDead atomically replaces a dead job with the same ID and deletes its errors and attempts.
 // If the existing job is in any other state, it is unchanged and the new one is rejected with
-// [ErrDuplicate]. If both Replace and ReplaceDead are given, the last one applies.
+// [ErrDuplicate]. Of Replace, ReplaceDead, [Latest] and [Debounce], the last one applies.
 func ReplaceDead() JobOption {
 	return jobOption(func(o *jobOptions) { o.replace = commit.ReplaceDead })
+}
+
+// UnlessRunning restricts [Replace] to a job that is not running. A running one continues, and the
+// new job is rejected with [ErrDuplicate]: State of the [DuplicateError] is [StateRunning]. Without
+// Replace it is an error.
+func UnlessRunning() JobOption {
+	return jobOption(func(o *jobOptions) { o.unless = true })
 }
 
 func (o *jobOptions) fail(err error) {
@@ -334,6 +348,7 @@ func (o *jobOptions) validate() error {
 	if o.HeadStart != 0 && o.Key == "" {
 		o.fail(errors.New("Priority: the job has no Key"))
 	}
+	o.settleReplacing()
 	switch {
 	case o.Plan != nil && o.due:
 		o.fail(errors.New("ProcessAtEach: not with ProcessAt or ProcessIn"))
@@ -341,6 +356,8 @@ func (o *jobOptions) validate() error {
 		o.fail(errors.New("ProcessAtEach: not with ExpireAt or ExpireIn; Job.Lateness tells a handler how late it is"))
 	case o.ExpireAt > 0 && o.DueAt >= o.ExpireAt:
 		o.fail(fmt.Errorf("ExpireAt(%v) must be after ProcessAt(%v)", msTime(o.ExpireAt).UTC(), msTime(o.DueAt).UTC()))
+	case o.ExpireIn > 0 && o.DueIn >= o.ExpireIn && o.replace == commit.ReplaceDebounce:
+		o.fail(fmt.Errorf("ExpireIn(%v) must be longer than the wait of Debounce, %v", ofMS(o.ExpireIn), ofMS(o.wait)))
 	case o.ExpireIn > 0 && o.DueIn >= o.ExpireIn:
 		o.fail(fmt.Errorf("ExpireIn(%v) must be longer than ProcessIn(%v)", ofMS(o.ExpireIn), ofMS(o.DueIn)))
 	}

@@ -297,8 +297,8 @@ func renew(r *run.Run, again *againError, end time.Time) (*settle.Renewal, error
 	case o.Plan == nil && plan != nil:
 		o.Plan = plan.Again()
 	}
-	if err == nil && o.window > 0 {
-		err = fmt.Errorf("%w: UniqueFor: not in Again, whose job has the ID already", ErrInvalid)
+	if bad := o.onlyEnqueue("not in Again, whose job has the ID already"); err == nil && bad != nil {
+		err = fmt.Errorf("%w: %w", ErrInvalid, bad)
 	}
 	if err == nil && o.guard != nil {
 		err = fmt.Errorf("%w: IfUnchanged: not in Again, whose job is that of the run", ErrInvalid)

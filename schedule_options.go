@@ -377,6 +377,7 @@ type definition struct {
 	record.Definition
 	specErr error
 	replace commit.Replacing
+	unless  bool  // UnlessRunning is given
 	window  int64 // of UniqueFor
 	errs    []error
 	onto    onto
@@ -387,9 +388,9 @@ type definition struct {
 
 // set applies an option of jobs to the definition.
 func (d *definition) set(opt func(*jobOptions)) {
-	o := jobOptions{Options: d.Job, replace: d.replace, window: d.window, errs: d.errs}
+	o := jobOptions{Options: d.Job, replace: d.replace, unless: d.unless, window: d.window, errs: d.errs}
 	opt(&o)
-	d.Job, d.replace, d.window, d.errs = o.Options, o.replace, o.window, o.errs
+	d.Job, d.replace, d.unless, d.window, d.errs = o.Options, o.replace, o.unless, o.window, o.errs
 }
 
 func (d *definition) fail(err error) {
@@ -419,8 +420,10 @@ func (d *definition) validate(maxPayload int) error {
 	if d.Job.DueAt > 0 && d.Job.Plan == nil {
 		d.fail(errors.New("ProcessAt: the jobs of a schedule are due at their slots; StartAt sets the first"))
 	}
-	if d.replace != commit.ReplaceNone {
-		d.fail(errors.New("Replace and ReplaceDead: each job of a schedule has a new ID"))
+	if d.replace.Merges() {
+		d.fail(errors.New("Debounce and Latest: each job of a schedule has a new ID"))
+	} else if d.replace != commit.ReplaceNone || d.unless {
+		d.fail(errors.New("Replace, UnlessRunning and ReplaceDead: each job of a schedule has a new ID"))
 	}
 	if d.window > 0 {
 		d.fail(errors.New("UniqueFor: each job of a schedule has a new ID"))

@@ -266,7 +266,7 @@ func TestProseLettersAreTheConstants(t *testing.T) {
 	require.NotEmpty(t, constants)
 
 	uses := map[string][]string{} // letter → scripts
-	inCode := regexp.MustCompile(`'([a-z])'`)
+	inCode := regexp.MustCompile(`'([a-zA-Z])'`)
 	for _, s := range script.All {
 		for line := range strings.Lines(s.Text.(string)) {
 			code, _, _ := strings.Cut(line, "--")

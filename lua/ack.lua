@@ -11,6 +11,7 @@
 -- KEYS[9]    receipt   string, the last call of the series and its reply
 -- KEYS[10]   runs      hash, schedule to the history of its runs
 -- KEYS[11]   keyed     hash, job ID to its place in a lane
+-- KEYS[12]   next      hash, running job ID to the successor that it will have
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[2]    counter   the counter of these jobs: acked or expired
 -- ARGV[3..]  jobs      rows (see prelude/settle.lua) with no values, or with three: how long the
@@ -20,12 +21,13 @@
 --
 -- At most 1,000 jobs a call. Send no more than about 1 MiB of records to keep, beyond the first
 -- one, because they are copied.
--- Returns {'ok', now, letters}: o for done, l for lost, g for gone; no letters if all are done.
+-- Returns {'ok', now, letters}: o for done, l for lost, g for gone; no letters if all are done. q
+-- for left alone, because the job has a successor: again ends it.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats lease settle retain history
 local leases, pool, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats, receipt, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local keyed = KEYS[11]
+local keyed, next = KEYS[11], KEYS[12]
 local number, counter, jobs, first = ARGV[1], ARGV[2], ARGV, 3
 
 local told = replay(receipt, number)
@@ -34,6 +36,14 @@ if told then
 end
 
 local ids, where, letters = rows(leases, pool, jobs, first)
+local books = #ids > 0 and redis.call('EXISTS', attempts, errors, moved, keyed, next) > 0
+if books and redis.call('EXISTS', next) == 1 then
+  -- Uses: followed spare
+  local has, any = followed(next, ids)
+  if any then
+    ids, where, letters = spare(ids, where, letters, has)
+  end
+end
 if #ids > 0 then
   redis.call('HDEL', moved, '') -- after a deletion, the script can write at maxmemory
   for i, id in ipairs(ids) do
@@ -43,7 +53,7 @@ if #ids > 0 then
   end
   release(leases, ids)
   redis.call('HDEL', pool, unpack(ids))
-  if redis.call('EXISTS', attempts, errors, moved, keyed) > 0 then
+  if books then
     -- Uses: close_books
     redis.pcall('HDEL', keyed, unpack(ids))
     if redis.call('EXISTS', attempts, errors, moved) > 0 then

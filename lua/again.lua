@@ -1,4 +1,5 @@
--- again: ends jobs for good, and enqueues new jobs with the same IDs.
+-- again: ends jobs for good, and enqueues new jobs with the same IDs: their successors, or those
+-- that their handlers ask for.
 --
 -- KEYS[1]    leases    zset, job ID scored by the end of its lease
 -- KEYS[2]    pool      hash, job ID to record
@@ -17,6 +18,7 @@
 -- KEYS[15]   turn      zset, key of waiting jobs scored by its pass
 -- KEYS[16]   lane      zset, place and ID of every ready job that has a key
 -- KEYS[17]   keyed     hash, job ID to its place in a lane
+-- KEYS[18]   next      hash, running job ID to the successor that it will have
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[2]    tick      ms, how far ahead timers look without a wake-up
 -- ARGV[3]    channel   the control channel
@@ -25,18 +27,23 @@
 --                      the job that ends: how long it is kept in ms (0: not; -1: not, and its run
 --                      has failed), a netstring about the run and its output, and the run's entry
 --                      for runs (empty: none). Three are those of enqueue, about the new job: head
---                      and tail of its record, and its due time
+--                      and tail of its record, and its due time. Or they are two empty ones and
+--                      acked, expired or buried: the job ends so, and the new job is its successor.
+--                      If it has none, the job is left alone
 --
--- At most 1,000 jobs a call. Send no more than about 1 MiB of records, new ones and those to keep,
--- beyond those of the first job. A job that is lost or gone is not enqueued.
--- Returns {'ok', now, letters}: o for done, l for lost, g for gone; no letters if all are done.
+-- A successor takes the place of the job that a handler asks for. At most 1,000 jobs a call. Send
+-- no more than about 1 MiB of records, new ones and those to keep, beyond those of the first job. A
+-- job that is lost or gone is not enqueued.
+-- Returns {'ok', now, letters}: o for done, l for lost, g for gone; no letters if all are done. N
+-- for done, and the successor was enqueued instead of the job that the handler asks for. q for left
+-- for another call, because the job has no successor, or the successors have more than 1 MiB.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats sizes terms lease settle retain control wake ring history place rouse key
--- Uses: close_books
+-- Uses: close_books successor heirs spare
 local leases, pool, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats, receipt, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local bucket, ready, sizes, idle = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
-local turn, lane, keyed = KEYS[15], KEYS[16], KEYS[17]
+local turn, lane, keyed, next = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 local number, tick, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local jobs, first = ARGV, 5
 
@@ -46,7 +53,20 @@ if told then
 end
 
 local ids, where, letters = rows(leases, pool, jobs, first)
-local failed = 0
+local heirs, skip, any = {}, {}, false
+if #ids > 0 and redis.call('EXISTS', next) == 1 then
+  heirs, skip, any = heirs_of(next, ids)
+end
+for i in ipairs(ids) do
+  if not heirs[i] and jobs[where[i] + 3] == '' then
+    skip[i], any = true, true
+  end
+end
+if any then
+  ids, where, letters, heirs = spare(ids, where, letters, skip, heirs)
+end
+
+local ends, renewed = {acked = 0, expired = 0, buried = 0, retried = 0}, 0
 if #ids > 0 then
   -- A wrong type must cause an error before the first write.
   redis.call('HLEN', pool)
@@ -57,14 +77,27 @@ if #ids > 0 then
   local records, later, soon = {}, {}, {}
   local earliest, largest = nil, 0
   local enqueued = '\173' .. string.format('%013.0f', now)
+  local moves, followed = {}, {}
   for i, id in ipairs(ids) do
-    local at = where[i]
-    if jobs[at] == '-1' then
-      failed = failed + 1
-    elseif jobs[at] ~= '0' then
+    local at, heir = where[i], heirs[i]
+    local failed = jobs[at] == '-1'
+    if not failed and jobs[at] ~= '0' then
       retain(pool, results, done, id, jobs[at], jobs[at + 1])
     end
-    local record, due = jobs[at + 3] .. enqueued .. jobs[at + 4], terms(jobs[at + 5])
+    local record, due
+    if heir then
+      record, due = heir.record, math.max(heir.due, now)
+      followed[#followed + 1] = id
+      moves[#moves + 1], moves[#moves + 2] = id, string.format('%.0f ', due) .. heir.why .. ' 0 0 0'
+    else
+      record, due = jobs[at + 3] .. enqueued .. jobs[at + 4], terms(jobs[at + 5])
+      renewed = renewed + (failed and 0 or 1)
+    end
+    local ending = jobs[at + 3] == '' and jobs[at + 5] or 'acked'
+    if failed then -- the job goes on, or its successor takes its place
+      ending = heir and 'buried' or 'retried'
+    end
+    ends[ending] = ends[ending] + 1
     local has_lane = to_lane(id, record, due)
     if due > now then
       later[#later + 1] = string.format('%.0f', due)
@@ -90,18 +123,33 @@ if #ids > 0 then
   if redis.call('EXISTS', attempts, errors, moved) > 0 then
     close_books(attempts, errors, moved, ids)
   end
+  if #moves > 0 then
+    redis.call('HSET', moved, unpack(moves))
+    redis.call('HDEL', next, unpack(followed))
+  end
   for i, id in ipairs(ids) do
     if jobs[where[i] + 2] ~= '' then
-      ran(runs, id, 0, jobs[where[i] + 2])
+      local failed = string.find(jobs[where[i] + 5], '^[eb]') and 1 or 0
+      ran(runs, id, failed, jobs[where[i] + 2])
     end
   end
   if pushed > 0 then
     ring(idle, channel, topic, pushed)
   end
+  if #followed > 0 then -- say which jobs were not enqueued as their handlers asked
+    local n = 0
+    letters = letters == '' and string.rep('o', #ids) or letters
+    letters = string.gsub(letters, 'o', function()
+      n = n + 1
+      local letter = heirs[n] and jobs[where[n] + 3] ~= '' and 'N' or 'o'
+      return letter
+    end)
+  end
 end
-count(stats, 'acked', #ids - failed)
-count(stats, 'again', #ids - failed)
-count(stats, 'enqueued', #ids - failed)
-count(stats, 'retried', failed)
+for ending, jobs_of in pairs(ends) do
+  count(stats, ending, jobs_of)
+end
+count(stats, 'again', renewed)
+count(stats, 'enqueued', #ids - ends.retried)
 remember(receipt, number, letters)
 return {'ok', now, letters}

@@ -12,6 +12,7 @@
 -- KEYS[10]   sizes     hash, the size of the largest record, and the number of the last place
 -- KEYS[11]   meta      hash, settings of the topic made by operators
 -- KEYS[12]   blockers  zset, place and ID of every job that its key waits for (see limits)
+-- KEYS[13]   next      hash, running job ID to the successor that it will have
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[2..]  jobs      rows (see prelude/settle.lua) of three values: finished attempts to add (0
 --                      or 1), entry for the error log (empty: none), and the run's entry for runs
@@ -20,12 +21,14 @@
 -- If the limits of the topic say so, the keys of the jobs wait until somebody has dealt with them.
 -- At most 1,000 jobs a call.
 -- Returns {'ok', now, letters}: o for buried, l for lost, g for gone; no letters if all are buried.
+-- q for left alone, because the job has a successor: again ends it.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats lease settle errors history place reseat order block
 -- Uses: keep_first failures
 local leases, dead, attempts, errors = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats, receipt, pool, runs = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local keyed, sizes, meta, blockers = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local next = KEYS[13]
 local number, jobs, first = ARGV[1], ARGV, 2
 
 local told = replay(receipt, number)
@@ -34,6 +37,13 @@ if told then
 end
 
 local ids, where, letters = rows(leases, pool, jobs, first)
+if #ids > 0 and redis.call('EXISTS', next) == 1 then
+  -- Uses: followed spare
+  local has, any = followed(next, ids)
+  if any then
+    ids, where, letters = spare(ids, where, letters, has)
+  end
+end
 if #ids > 0 then
   redis.call('ZREM', dead, '') -- after a deletion, the script can write at maxmemory
   keep_first(keyed, sizes, meta, blockers, ids, true)

@@ -1,5 +1,5 @@
--- cancel: removes jobs in any state. If one is running, its server loses the lease and receives a
--- message.
+-- cancel: removes jobs in any state, and their successors. If one is running, its server loses the
+-- lease and receives a message.
 --
 -- KEYS[1]   pool      hash, job ID to record
 -- KEYS[2]   bucket    zset, job ID scored by due time (Unix ms)
@@ -21,6 +21,7 @@
 -- KEYS[18]  holders   zset, key and ID of every running job whose key has a limit of running jobs
 -- KEYS[19]  sizes     hash, the size of the largest record
 -- KEYS[20]  tombs     zset, closed job ID scored by when it is free again (Unix ms)
+-- KEYS[21]  next      hash, running job ID to the successor that it will have
 -- ARGV[1]   number    number of this call in its series
 -- ARGV[2]   channel   the control channel
 -- ARGV[3]   topic     the topic's name, for the control channel
@@ -42,7 +43,7 @@ local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4],
 local errors, moved, stats = KEYS[6], KEYS[7], KEYS[8]
 local receipt, runs, ready, lane, keyed = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local blockers, parked, turn, idle = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
-local holders, sizes, tombs = KEYS[18], KEYS[19], KEYS[20]
+local holders, sizes, tombs, next = KEYS[18], KEYS[19], KEYS[20], KEYS[21]
 local number, channel, topic = ARGV[1], ARGV[2], ARGV[3]
 local jobs, first, width = ARGV, 4, 2
 
@@ -67,7 +68,7 @@ if graves then
   redis.call('ZCARD', tombs) -- a wrong type must cause an error before the jobs are deleted
 end
 local letters, freed = withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, leases, dead,
-  attempts, errors, moved, runs, blockers, parked, turn, holders, sizes, channel, topic)
+  attempts, errors, moved, runs, blockers, parked, turn, holders, sizes, next, channel, topic)
 if freed > 0 then
   ring(idle, channel, topic, freed)
 end

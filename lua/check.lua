@@ -33,9 +33,10 @@
 -- KEYS[30]  blockers   zset, place and ID of every job that its key waits for (see limits)
 -- KEYS[31]  meta       hash, settings of the topic made by operators
 -- KEYS[32]  tombs      zset, closed job ID scored by when it is free again (Unix ms)
+-- KEYS[33]  next       hash, running job ID to the successor that it will have
 -- ARGV[1]   part       a key to scan, by its name here: one of the first sixteen, turn, lane,
---                      keyed, rules, held, parked, holders, rates or blockers. Or all, for
---                      checks that need no scan
+--                      keyed, rules, held, parked, holders, rates, blockers or all:next. Or
+--                      all, for checks that need no scan
 -- ARGV[2]   cursor     where the slice begins, 0 for the beginning. For a list: how many IDs to
 --                      skip at its tail
 -- ARGV[3]   limit      about how much work to do: a simple command counts as 1
@@ -49,14 +50,14 @@
 -- no finding. Safe to send twice.
 -- Returns {'ok', now, cursor, looked, keys, ids, whats, repaired, sizes, nowhere}. cursor is 0 at
 -- the end. Four lists describe the findings; repaired is 1 or 0. With all, sizes holds the sizes of
--- turn, keyed, lane, the first fourteen keys, rules, held, parked, holders, rates, blockers, ready
--- and handoff, -1 for a wrong type. nowhere lists the IDs with a record that are in neither bucket
--- nor leases nor dead, and whose place is not in lane, so they should be in ready. For a list, ids
--- holds pages of IDs from its tail to its head, and sizes only its length. (It is a script because
--- go-redis can send a plain LRANGE to a replica that lags.)
+-- turn, keyed, lane, the first fourteen keys, rules, held, parked, holders, rates, blockers, next,
+-- ready and handoff, -1 for a wrong type. nowhere lists the IDs with a record that are in neither
+-- bucket nor leases nor dead, and whose place is not in lane, so they should be in ready. For a
+-- list, ids holds pages of IDs from its tail to its head, and sizes only its length. (It is a
+-- script because go-redis can send a plain LRANGE to a replica that lags.)
 -- Cost: O(limit × log N).
 -- Uses: now stats sizes lease measure schedule place rouse key_rule holder free_keys reseat order
--- Uses: block unblock close_books
+-- Uses: block unblock close_books successor
 local pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local attempts, errors, moved = KEYS[5], KEYS[6], KEYS[7]
 local done, results, schedules, slots, waiting = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
@@ -65,7 +66,7 @@ local stats, sizes, idle = KEYS[17], KEYS[18], KEYS[19]
 local turn, lane, keyed, rules, held = KEYS[20], KEYS[21], KEYS[22], KEYS[23], KEYS[24]
 local minutes, hours = KEYS[25], KEYS[26]
 local parked, holders, rates = KEYS[27], KEYS[28], KEYS[29]
-local blockers, meta, tombs = KEYS[30], KEYS[31], KEYS[32]
+local blockers, meta, tombs, next = KEYS[30], KEYS[31], KEYS[32], KEYS[33]
 local part, cursor, repair = ARGV[1], ARGV[2], ARGV[5]
 local limit, most = tonumber(ARGV[3]), tonumber(ARGV[4])
 
@@ -134,7 +135,7 @@ local function all()
     {'HLEN', attempts}, {'HLEN', errors}, {'HLEN', moved}, {'ZCARD', done}, {'HLEN', results},
     {'HLEN', schedules}, {'ZCARD', slots}, {'ZCARD', waiting}, {'HLEN', fired}, {'HLEN', runs},
     {'HLEN', rules}, {'ZCARD', held}, {'ZCARD', parked}, {'ZCARD', holders}, {'ZCARD', rates},
-    {'ZCARD', blockers},
+    {'ZCARD', blockers}, {'HLEN', next},
     {'LLEN', ready}, {'LLEN', handoff},
   }) do
     lengths[i] = measure(one[1], one[2])
@@ -196,6 +197,7 @@ else
     holders = {'ZSCAN', holders, 50, 5, running},
     rates = {'ZSCAN', rates, 50, 1, tats},
     blockers = {'ZSCAN', blockers, 50, 5, blocks},
+    ['all:next'] = {'HSCAN', next, few, 3, successors},
   })[part]
   scan(unpack(way))
 end

@@ -23,13 +23,14 @@
 -- whole record, and tail is empty: its caller has guessed the time (see prelude/whole.lua). No ID
 -- may occur twice in one call. At most 1,000 jobs a call (unpack has a stack limit).
 --
--- Returns {'ok', now, letters, since, mark}. letters has one letter a job: n for stored, x for
--- refused because it expires before it is due, or the state of the job that has its ID and is
+-- Returns {'ok', now, letters, since, mark, dues}. letters has one letter a job: n for stored, x
+-- for refused because it expires before it is due, or the state of the job that has its ID and is
 -- unchanged: s for scheduled, r for ready, u for running, d for dead. t: no job has the ID, but it
 -- is closed. v: the job was to close its ID, and the topic has too many tombs. No letters: all are
 -- stored. since has the time of burial of each dead one, and then when each closed ID is free, with
--- a space before each. mark is + if these were the topic's first jobs. A repeated call returns the
--- time of the first one.
+-- a space before each. mark is + if these were the topic's first jobs. dues is missing unless a job
+-- of the call has the letter l or b (see replace). A repeated call returns the time of the first
+-- one.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats sizes terms whole control wake ring
 local pool, bucket, ready, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -40,8 +41,10 @@ local jobs, first, width = ARGV, 5, 4
 
 local told = replay(receipt, number)
 if told then
-  local told_mark, at, told_letters, told_since = string.match(told, '^(%+?)(%d+) (%a*)(.*)$')
-  return {'ok', tonumber(at) or now, told_letters or '', told_since or '', told_mark or ''}
+  local told_mark, at, told_letters, told_since, told_dues =
+    string.match(told, '^(%+?)(%d+) (%a*)([^;]*);?(.*)$')
+  return {'ok', tonumber(at) or now, told_letters or '', told_since or '', told_mark or '',
+    told_dues ~= '' and told_dues or nil}
 end
 
 local stamp = string.format('%013.0f', now)
@@ -182,6 +185,10 @@ if pushed > 0 then
   ring(idle, channel, topic, pushed)
 end
 
+local dues, merged
+if replaced.merge then
+  letters, dues, merged = replaced.merge(letters)
+end
 if letters then
   for i = 1, total do
     letters[i] = letters[i] or 'n'
@@ -191,6 +198,7 @@ letters = letters and table.concat(letters) or ''
 since = since .. free
 count(stats, 'tombed', refused)
 -- The topic's first jobs, as far as Redis knows: it may have restarted empty.
-local mark = count(stats, 'enqueued', stored / 2) == stored / 2 and '+' or ''
-remember(receipt, number, mark .. stamp .. ' ' .. letters .. since)
-return {'ok', now, letters, since, mark}
+local fresh = stored / 2 - (merged or 0)
+local mark = count(stats, 'enqueued', fresh) == fresh and '+' or ''
+remember(receipt, number, mark .. stamp .. ' ' .. letters .. since .. (dues and ';' .. dues or ''))
+return {'ok', now, letters, since, mark, dues}

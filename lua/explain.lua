@@ -22,13 +22,14 @@
 -- KEYS[20]  holders   zset, key and ID of every running job whose key has a limit of running jobs
 -- KEYS[21]  blockers  zset, place and ID of every job that its key waits for (see limits)
 -- KEYS[22]  tombs     zset, closed job ID scored by when it is free again (Unix ms)
+-- KEYS[23]  next      hash, running job ID to the successor that it will have
 -- ARGV[1]   id        the job
 -- ARGV[2]   cut       how many bytes of its record to return
 -- ARGV[3]   look      how many entries of ready and of handoff to search at most
 --
 -- Returns {'ok', now, record, due time, lease end, burial, attempts, errors, moved, kept until,
 -- result, pauses, ahead, whole, rank, leased, flow, before, keys, until, limit, stragglers, place,
--- free}.
+-- free, successor}.
 -- The values from record to result are those of get. pauses is the field of meta. ahead is how many
 -- entries of handoff and ready are in front of the job: -1 if it is in another place, or not among
 -- the entries that were searched. whole is 1 if all entries were searched. rank is how many jobs of
@@ -42,14 +43,16 @@
 -- stragglers, and if the key waits for a job that comes before this one, its ID, and when it is
 -- due, or '' if it is dead. stragglers is the number of all of the topic. place is that in keyed.
 -- free is when the ID is free again if it is closed and no unfinished job has it, else empty.
+-- successor is that of the job: when it is due, the reason for its entry in moved, and the size of
+-- its record, with spaces between them; else it is empty.
 -- Cost: O(log N + look).
--- Uses: now place
+-- Uses: now place successor
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, done, results = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local ready, handoff, meta, lane = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local turn, keyed, held, operator = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
 local rules, parked, holders, blockers = KEYS[18], KEYS[19], KEYS[20], KEYS[21]
-local tombs = KEYS[22]
+local tombs, next = KEYS[22], KEYS[23]
 local id, cut, look = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local record, result = redis.call('HGET', pool, id), redis.call('HGET', results, id)
@@ -135,6 +138,8 @@ if (tonumber(free) or 0) <= now then
   free = ''
 end
 
+local next_due, next_why, next_record = successor_of(ask('HGET', next, id) or '')
+
 return {
   'ok', now,
   record and string.sub(record, 1, cut),
@@ -159,4 +164,5 @@ return {
   ask('ZLEXCOUNT', holders, '[' .. counts, '(' .. string.char(1)) or 0,
   place,
   free,
+  next_due and string.format('%.0f %s %d', next_due, next_why, #next_record) or '',
 }

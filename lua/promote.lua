@@ -26,9 +26,11 @@
 -- KEYS[21]  rates     zset, key scored by its tat (Unix µs)
 -- KEYS[22]  meta      hash, settings of the topic made by operators
 -- KEYS[23]  blockers  zset, place and ID of every job that its key waits for (see limits)
+-- KEYS[24]  next      hash, running job ID to the successor that it will have
+-- KEYS[25]  dead      zset, job ID scored by the time of burial
 -- ARGV[1]   limit     most jobs to move of each kind, at most 1,000 (unpack has a stack limit)
 -- ARGV[2]   heal      1: also put back IDs in handoff, left by a server that died between wait and
---                     take
+--                     take, and store some successors of jobs that an earlier release has ended
 -- ARGV[3]   channel   the control channel
 -- ARGV[4]   topic     the topic's name, for the control channel
 --
@@ -49,7 +51,7 @@ local errors, moved, handoff, stats = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local slots, waiting, runs, idle = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local turn, lane, keyed, sizes, held = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 local parked, holders, rates = KEYS[19], KEYS[20], KEYS[21]
-local meta, blockers = KEYS[22], KEYS[23]
+local meta, blockers, next, dead = KEYS[22], KEYS[23], KEYS[24], KEYS[25]
 local limit, heal, channel, topic = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 
 -- few returns the first of some jobs whose leases ran out: those whose books a call can write in a
@@ -214,6 +216,10 @@ if heal == '1' then
   for _ = 1, math.min(redis.call('LLEN', handoff), limit) do
     redis.call('LMOVE', handoff, ready, 'RIGHT', 'LEFT')
     pushed = pushed + 1
+  end
+  if redis.pcall('EXISTS', next) == 1 then
+    -- Uses: successor sizes tend
+    pushed = pushed + tend()
   end
 end
 if pushed > 0 then

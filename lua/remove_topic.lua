@@ -35,6 +35,7 @@
 -- KEYS[33]  blockers   zset, place and ID of every job that its key waits for (see limits)
 -- KEYS[34]  lags       zset, key that a limit has stopped scored by the pass that it had
 -- KEYS[35]  tombs      zset, closed job ID scored by when it is free again (Unix ms)
+-- KEYS[36]  next       hash, running job ID to the successor that it will have
 -- ARGV[1]   number     number of this call in its series
 --
 -- Redis frees the memory of the keys in the background.
@@ -51,7 +52,7 @@ local number = ARGV[1]
 local turn, lane, keyed, rules, held = KEYS[23], KEYS[24], KEYS[25], KEYS[26], KEYS[27]
 local minutes, hours = KEYS[28], KEYS[29]
 local parked, holders, rates, blockers = KEYS[30], KEYS[31], KEYS[32], KEYS[33]
-local lags, tombs = KEYS[34], KEYS[35]
+local lags, tombs, next = KEYS[34], KEYS[35], KEYS[36]
 
 local told = replay(receipt, number)
 if told then
@@ -59,6 +60,7 @@ if told then
 end
 
 local jobs, leased = redis.call('HLEN', pool), redis.call('ZCARD', leases)
+jobs = math.max(jobs, redis.call('HLEN', next))
 if leased > 0 and redis.call('ZSCORE', leases, anchor()) then
   leased = leased - 1
 end
@@ -75,7 +77,7 @@ else
   redis.call('UNLINK', bucket, ready, handoff, leases, attempts, errors, moved, dead)
   redis.call('UNLINK', meta, stats, sizes, idle, slots, waiting, fired, runs)
   redis.call('UNLINK', turn, lane, keyed, rules, held, minutes, hours)
-  redis.call('UNLINK', parked, holders, rates, blockers, lags, tombs)
+  redis.call('UNLINK', parked, holders, rates, blockers, lags, tombs, next)
 end
 remember(receipt, number, answer)
 return {'ok', now, answer}

@@ -1,9 +1,10 @@
--- replace: makes live jobs give way to new ones with the same IDs. enqueue follows it in the same
--- call and stores those.
+-- replace: makes live jobs give way to new ones with the same IDs, or take their payloads. enqueue
+-- follows it in the same call and stores the new ones.
 --
 -- KEYS[1]    pool      hash, job ID to record
 -- KEYS[2]    bucket    zset, job ID scored by due time (Unix ms)
 -- KEYS[3]    ready     list of job IDs, next one at the head
+-- KEYS[4]    stats     hash, counter to number
 -- KEYS[5]    sizes     hash, the size of the largest record
 -- KEYS[6]    receipt   string, the last call of the series and its reply
 -- KEYS[7]    leases    zset, job ID scored by the end of its lease
@@ -19,14 +20,28 @@
 -- KEYS[18]   blockers  zset, place and ID of every job that its key waits for (see limits)
 -- KEYS[19]   parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
 -- KEYS[20]   holders   zset, key and ID of every running job whose key has a limit of them
+-- KEYS[21]   next      hash, running job ID to the successor that it will have
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[3]    channel   the control channel
 -- ARGV[4]    topic     the topic's name, for the control channel
 -- ARGV[5..]  jobs      for each job: ID, head and tail of the record, and when it is due, preceded
---                      by the letter that says which jobs it replaces. After a question mark can
---                      follow how the caller knows the old job (see prelude/expect.lua)
+--                      by a letter. After a question mark can follow how the caller knows the old
+--                      job (see prelude/expect.lua)
 --
--- The other keys and arguments, and the reply, are those of enqueue. A new job that is due now
+-- The letter says what becomes of a job that has the ID. r: it is replaced. w: it is replaced
+-- unless it is running. d: it is replaced if it is dead. l and b: it is replaced if it is dead. If
+-- it waits, it takes the new record, and keeps its attempts, its errors and its tally. If it is
+-- running, the new job waits in next as its successor, in place of any other. After l, such a job
+-- or successor is due when it was before. After b, it is due after the delay, but not later than
+-- the most ms after the burst of calls began. One that has run before is not due earlier than it
+-- was, and one that is ready is due now.
+--
+-- The other keys and arguments, and the reply, are those of enqueue. letters can have three more: S
+-- and R if a job that is scheduled or ready has taken the new record, U if the new job is the
+-- successor of the running one. dues has when each job is due that is stored with l or b, with
+-- spaces between them.
+--
+-- A new job that is due now
 -- keeps the place in ready of an old one if neither has a key, and its order in the lane if both
 -- have the same key and head start. The entry of any other old job leaves ready as by cancel, for
 -- up to twenty jobs a call. Other old IDs can stay there. Entries always leave their lanes. A tomb
@@ -35,14 +50,14 @@
 -- Cost: O(jobs × log N).
 -- Then: enqueue
 -- Uses: now receipt stats sizes terms whole lease unready control ring expect place rouse key
--- Uses: free_keys unblock close_books holder straggler
+-- Uses: free_keys unblock close_books holder straggler successor burst merge
 do
-  local pool, bucket, ready, sizes = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
+  local pool, bucket, ready, stats, sizes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
   local receipt, leases, dead = KEYS[6], KEYS[7], KEYS[8]
   local tombs = KEYS[10]
   local attempts, errors, moved, handoff = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
   local turn, lane, keyed = KEYS[15], KEYS[16], KEYS[17]
-  local blockers, parked, holders = KEYS[18], KEYS[19], KEYS[20]
+  local blockers, parked, holders, next = KEYS[18], KEYS[19], KEYS[20], KEYS[21]
   local number, channel, topic = ARGV[1], ARGV[3], ARGV[4]
   local jobs, first, width = ARGV, 5, 4
 
@@ -61,7 +76,7 @@ do
     end
     local live, placed = namesakes(pool, sizes, ids, jobs, first, width), {}
     replaced.live, replaced.placed, replaced.gone = live, placed, {}
-    local taken, where, heads = {}, {}, {}
+    local taken, where, heads, shy = {}, {}, {}, false
     for i, id in ipairs(ids) do
       local head = jobs[first + 1 + (i - 1) * width]
       local own = live[i] and string.sub(live[i], 1, 8) == string.sub(head, 1, 8)
@@ -71,7 +86,10 @@ do
       elseif live[i] and not own and string.match(words[i], '^%a') then
         taken[#taken + 1], where[#where + 1], heads[#heads + 1] = id, i, head
       end
+      shy = shy or string.match(words[i], '^[lb]') ~= nil
     end
+    local later = shy
+      and merging(ids, jobs, first, width, next, sizes, stats, moved, keyed, blockers)
     if #taken > 0 then
       -- A wrong type must cause an error before the old jobs are deleted.
       local listed = redis.call('LLEN', ready)
@@ -86,22 +104,41 @@ do
       redis.call('ZCARD', blockers)
       redis.call('ZCARD', parked)
       redis.call('ZCARD', tombs)
+      local waits = redis.call('EXISTS', next) == 1 and redis.call('HEXISTS', next, '') == 0
       local old, left, running, entries, searched = {}, {}, {}, {}, 0
-      local ends, left_by = {}, {} -- of those that are running
+      local ends, left_by, ended = {}, {}, {} -- of those that are running; ended: not merged
       for n, id in ipairs(taken) do
-        local at = first + (where[n] - 1) * width
-        local due, hopeless, letter = terms(jobs[at + 3], stamp_of(jobs[at + 1], jobs[at + 2]))
-        if not hopeless and (letter == 'r' or buried[n] and not leased[n]) then
+        local i = where[n]
+        local at = first + (i - 1) * width
+        local due, hopeless, how = terms(jobs[at + 3], stamp_of(jobs[at + 1], jobs[at + 2]))
+        local gives_way = how == 'r' or how == 'w' and not leased[n]
+          or buried[n] and not leased[n]
+        if how == 'l' or how == 'b' then
+          if leased[n] then
+            later.follow(i)
+            live[i] = later.letters[i] and string.sub(heads[n], 1, 8) or live[i]
+          elseif not buried[n] then
+            local entry = waits and redis.call('HGET', next, id)
+            local tries = redis.call('HGET', attempts, id)
+            due, hopeless = later.take_over(i, delayed[n], tries, spots[n], entry)
+            gives_way = true
+          end
+        end
+        if gives_way and not hopeless then
           old[#old + 1] = id
           left[#old] = spots[n]
-          live[where[n]], replaced.gone[where[n]] = false, true
+          live[i], replaced.gone[i] = false, true
+          if not later or not later.letters[i] then
+            ended[#ended + 1] = id
+          end
           if leased[n] then
             running[#running + 1] = id
             ends[#running], left_by[#running] = leased[n], spots[n] or false
             nudge(channel, 'replace', topic, leased[n], id)
           elseif spots[n] then
             entries[#entries + 1] = spots[n] .. id
-            if redis.call('ZSCORE', lane, spots[n] .. id) and due <= now then
+            if redis.call('ZSCORE', lane, spots[n] .. id) and due <= now
+              or later and later.blocks[id] then
               kept[id] = spots[n]
             end
           elseif not delayed[n] and not buried[n] and due <= now
@@ -128,10 +165,14 @@ do
           replaced.freed = unblock(blockers, parked, turn, lane, ready, old, left)
           redis.call('HDEL', keyed, unpack(old))
         end
-        close_books(attempts, errors, moved, old)
+        if #ended > 0 then
+          close_books(attempts, errors, moved, ended)
+        end
         redis.call('HDEL', pool, unpack(old))
+        if waits then
+          redis.call('HDEL', next, unpack(old))
+        end
       end
     end
   end
 end
-

@@ -13,21 +13,24 @@
 -- KEYS[11]   sizes     hash, the size of the largest record, and the number of the last place
 -- KEYS[12]   meta      hash, settings of the topic made by operators
 -- KEYS[13]   blockers  zset, place and ID of every job that its key waits for (see limits)
+-- KEYS[14]   next      hash, running job ID to the successor that it will have
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[2..]  jobs      rows (see prelude/settle.lua) of four values: delay in ms, the tally for its
 --                      entry in moved ("<spent> <snoozes> <revived>"), entry for the error log, and
 --                      the run's entry for runs (empty: none)
 --
 -- If the jobs of a key run in their order, such a job stays the first one, and its key waits for
--- it. At most 1,000 jobs a call.
+-- it. A job that has a successor takes its record, and keeps its attempts and its errors. It is not
+-- due earlier than the successor would have been. At most 1,000 jobs a call.
 -- Returns {'ok', now, letters}: o for put back, l for lost, g for gone; no letters if all are put
--- back.
+-- back. q for left for another call, because the successors have more than 1 MiB.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats lease settle errors history place reseat order block
--- Uses: keep_first put_back failures
+-- Uses: keep_first put_back failures successor heirs spare inherit inherited
 local leases, bucket, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local stats, receipt, pool, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local keyed, sizes, meta, blockers = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
+local next = KEYS[14]
 local number, jobs, first = ARGV[1], ARGV, 2
 
 local told = replay(receipt, number)
@@ -36,13 +39,27 @@ if told then
 end
 
 local ids, where, letters = rows(leases, pool, jobs, first)
+local heirs
+if #ids > 0 and redis.call('EXISTS', next) == 1 then
+  local skip, any
+  heirs, skip, any = heirs_of(next, ids)
+  if any then
+    ids, where, letters, heirs = spare(ids, where, letters, skip, heirs)
+  end
+end
 if #ids > 0 then
   redis.call('ZREM', bucket, '') -- after a deletion, the script can write at maxmemory
   local dues = delays(jobs, ids, where)
+  if heirs then
+    inherit(heirs, ids, dues, keyed, sizes)
+  end
   if not keep_first(keyed, sizes, meta, blockers, ids) then
     reseat(keyed, sizes, ids, dues)
   end
   put_back(leases, bucket, moved, jobs, ids, where, dues, 'retry')
+  if heirs then
+    inherited(heirs, ids, dues, pool, moved, next, jobs, where, 2)
+  end
   failures(attempts, errors, runs, jobs, ids, where, 3, 1)
 end
 count(stats, 'retried', #ids)

@@ -23,6 +23,7 @@
 -- KEYS[20]   parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
 -- KEYS[21]   holders   zset, key and ID of every running job whose key has a limit of running jobs
 -- KEYS[22]   schedules  hash, schedule to definition
+-- KEYS[23]   next      hash, running job ID to the successor that it will have
 -- ARGV[1]    channel   the control channel
 -- ARGV[2]    topic     the topic's name, for the control channel
 -- ARGV[3]    most      most schedules to read, at most 1,000; 0: read none
@@ -61,6 +62,7 @@ local attempts, errors, moved = KEYS[10], KEYS[11], KEYS[12]
 local stats, sizes, idle = KEYS[13], KEYS[14], KEYS[15]
 local turn, lane, keyed = KEYS[16], KEYS[17], KEYS[18]
 local blockers, parked, holders, schedules = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
+local next = KEYS[23]
 local channel, topic, most, bytes = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local gather, ahead, stuck = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local entries, first = ARGV, 8
@@ -146,8 +148,8 @@ for i, start in ipairs(starts) do
       busy = false
       if flagged(pool, state.job) then
         local _, n = withdraw({state.job}, {}, {true}, pool, bucket, ready, lane, keyed, leases,
-          dead, attempts, errors, moved, runs, blockers, parked, turn, holders, sizes, channel,
-          topic)
+          dead, attempts, errors, moved, runs, blockers, parked, turn, holders, sizes, next,
+          channel, topic)
         cancels, freed = cancels + 1, freed + n
       end
     end

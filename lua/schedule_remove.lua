@@ -24,6 +24,7 @@
 -- KEYS[21]  idle       zset, waiting server scored by the time its wait began (Unix ms)
 -- KEYS[22]  holders    zset, key and ID of every running job whose key has a limit of running jobs
 -- KEYS[23]  sizes      hash, the size of the largest record
+-- KEYS[24]  next       hash, running job ID to the successor that it will have
 -- ARGV[1]   number     number of this call in its series
 -- ARGV[2]   name       the schedule
 -- ARGV[3]   channel    the control channel
@@ -42,7 +43,7 @@ local pool, bucket, leases, dead, attempts = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local errors, moved, stats, ready = KEYS[12], KEYS[13], KEYS[14], KEYS[15]
 local lane, keyed = KEYS[16], KEYS[17]
 local blockers, parked, turn, idle = KEYS[18], KEYS[19], KEYS[20], KEYS[21]
-local holders, sizes = KEYS[22], KEYS[23]
+local holders, sizes, next = KEYS[22], KEYS[23], KEYS[24]
 local number, name, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local told = replay(receipt, number)
@@ -57,7 +58,8 @@ if before then
   local unfinished = last and going(pool, dead, last)
   if unfinished and not redis.call('ZSCORE', leases, last.job) and flagged(pool, last.job) then
     local _, freed = withdraw({last.job}, {}, {}, pool, bucket, ready, lane, keyed, leases, dead,
-      attempts, errors, moved, runs, blockers, parked, turn, holders, sizes, channel, topic)
+      attempts, errors, moved, runs, blockers, parked, turn, holders, sizes, next, channel,
+      topic)
     if freed > 0 then
       ring(idle, channel, topic, freed)
     end

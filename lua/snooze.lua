@@ -10,21 +10,23 @@
 -- KEYS[8]    sizes     hash, the size of the largest record, and the number of the last place
 -- KEYS[9]    meta      hash, settings of the topic made by operators
 -- KEYS[10]   blockers  zset, place and ID of every job that its key waits for (see limits)
+-- KEYS[11]   next      hash, running job ID to the successor that it will have
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[2..]  jobs      rows (see prelude/settle.lua) of three values: delay in ms, the tally for
 --                      its entry in moved ("<spent> <snoozes> <revived>"), and 1 if the server
 --                      cannot run the job because a later release has stored it, else 0
 --
--- A job of a later release is not changed in any other way: if the jobs of a key run in their
--- order, it stays the first one, and only the time of its entry in moved is another one. At most
--- 1,000 jobs a call.
+-- A job that has a successor takes its record, as by retry. A job of a later release is not changed
+-- in any other way: if the jobs of a key run in their order, it stays the first one, and only the
+-- time of its entry in moved is another one. At most 1,000 jobs a call.
 -- Returns {'ok', now, letters}: o for put back, l for lost, g for gone; no letters if all are put
--- back.
+-- back. q for left for another call, because the successors have more than 1 MiB.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats lease settle place reseat order block keep_first put_back
+-- Uses: now receipt stats lease settle place reseat order block keep_first put_back successor
+-- Uses: heirs spare inherit inherited
 local leases, bucket, moved = KEYS[1], KEYS[2], KEYS[3]
 local stats, receipt, pool, keyed, sizes = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local meta, blockers = KEYS[9], KEYS[10]
+local meta, blockers, next = KEYS[9], KEYS[10], KEYS[11]
 local number, jobs, first = ARGV[1], ARGV, 2
 
 local told = replay(receipt, number)
@@ -33,9 +35,25 @@ if told then
 end
 
 local ids, where, letters = rows(leases, pool, jobs, first)
+local heirs
+if #ids > 0 and redis.call('EXISTS', next) == 1 then
+  local skip, any
+  heirs, skip, any = heirs_of(next, ids)
+  if any then
+    ids, where, letters, heirs = spare(ids, where, letters, skip, heirs)
+  end
+  for i in ipairs(ids) do
+    if jobs[where[i] + 2] == '1' then
+      heirs[i] = nil
+    end
+  end
+end
 if #ids > 0 then
   redis.call('ZREM', bucket, '') -- after a deletion, the script can write at maxmemory
   local dues = delays(jobs, ids, where)
+  if heirs then
+    inherit(heirs, ids, dues, keyed, sizes)
+  end
   local others, times, later, places = {}, {}, {}, {} -- later: those of a later release
   for i, id in ipairs(ids) do
     if jobs[where[i] + 2] == '1' then
@@ -51,6 +69,9 @@ if #ids > 0 then
     reseat(keyed, sizes, ids, dues)
   end
   put_back(leases, bucket, moved, jobs, ids, where, dues, 'snooze')
+  if heirs then
+    inherited(heirs, ids, dues, pool, moved, next, jobs, where, 2)
+  end
   for n, id in ipairs(later) do
     local rest = string.match(entries[n] or '', '^%d+( .*)$')
     if rest then

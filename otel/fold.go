@@ -44,6 +44,7 @@ var countings = map[delayq.Counter]counting{
 	delayq.CounterRevived:    {jobEvents, "event", "revived"},
 	delayq.CounterDeleted:    {jobEvents, "event", "deleted"},
 	delayq.CounterTombed:     {jobEvents, "event", "tombed"},
+	delayq.CounterDebounced:  {jobEvents, "event", "debounced"},
 	delayq.CounterReclaimed:  {family: reclaimed},
 	delayq.CounterDropped:    {family: dropped},
 	delayq.CounterPrunedDead: {prunedJobs, "state", "dead"},

@@ -44,6 +44,7 @@ var counters = map[delayq.Counter]key{
 	delayq.CounterRevived:    {jobEventsTotal, "revived"},
 	delayq.CounterDeleted:    {jobEventsTotal, "deleted"},
 	delayq.CounterTombed:     {jobEventsTotal, "tombed"},
+	delayq.CounterDebounced:  {jobEventsTotal, "debounced"},
 	delayq.CounterReclaimed:  {leasesReclaimedTotal, ""},
 	delayq.CounterDropped:    {leasesDroppedTotal, ""},
 	delayq.CounterPrunedDead: {prunedJobsTotal, "dead"},

@@ -109,7 +109,7 @@ func readCancelled(_ *Group, list []*Op, r script.Reply) {
 
 // readEnqueued settles the operations of an enqueue.
 func readEnqueued(_ *Group, list []*Op, r script.Reply) {
-	letters, since := r.Text(2), strings.Fields(r.Text(3))
+	letters, since, dues := r.Text(2), strings.Fields(r.Text(3)), strings.Fields(r.Text(5))
 	free := since[min(len(since), strings.Count(letters, string(script.LetterDead))):]
 	for i, o := range list {
 		letter := byte(script.LetterStored)
@@ -123,6 +123,10 @@ func readEnqueued(_ *Group, list []*Op, r script.Reply) {
 		if letter == script.LetterTomb && len(free) > 0 {
 			o.Since, _ = strconv.ParseInt(free[0], 10, 64)
 			free = free[1:]
+		}
+		if o.Fresh.Replace.Merges() && script.Stored(letter) && len(dues) > 0 {
+			o.Due, _ = strconv.ParseInt(dues[0], 10, 64)
+			dues = dues[1:]
 		}
 		o.answer(r.Now(), letter)
 		o.EnqueuedAt = o.Fresh.enqueuedAt(r.Now())

@@ -33,6 +33,7 @@ type Op struct {
 	Since       int64    // of a job that is dead and has the ID of an enqueue: when it was buried; of a closed ID: when it is free; Unix ms
 	Full        bool     // of a cancel: the ID is not closed, because the topic has too many tombs
 	Row         []string // of a get: the columns of the job
+	Due         int64    // of an enqueue that a job can take over: when the job is due, Unix ms; 0: not known
 	Was         int64    // of a reschedule: when the scheduled job was due, Unix ms; 0: not known
 	Unconfirmed error    // of an enqueue: too few replicas have confirmed it
 }
@@ -53,6 +54,14 @@ type Fresh struct {
 // may be that of another job, about which only lua/enqueue.lua can say something.
 func (f *Fresh) plain() bool {
 	return f.Unique && f.Replace == ReplaceNone && f.Opts.Key == "" && !strings.ContainsAny(f.When, " !")
+}
+
+// DueTime returns when the job of an enqueue is due, Unix ms.
+func (o *Op) DueTime() int64 {
+	if o.Due > 0 {
+		return o.Due
+	}
+	return o.Fresh.Opts.Due(o.EnqueuedAt)
 }
 
 // A Tomb closes an ID.

@@ -53,12 +53,13 @@ func (f *Fresh) delayed() bool { return f.Opts.DueAt == 0 && f.Opts.DueIn > 0 }
 
 // stampAll gives the records that are sent whole their time of enqueueing, those of so many bytes.
 // A job with a key is not sent whole: its due time is its place among the jobs of the key, and by a
-// guess it could come before jobs that Redis has stored earlier.
+// guess it could come before jobs that Redis has stored earlier. Nor is one that can join a burst,
+// whose times are Redis's.
 func (n guess) stampAll(list []*Op, from int) {
 	for _, o := range list {
 		f := o.Fresh
 		f.stamp = 0
-		if n.least > 0 && len(f.Draft) >= from && f.Opts.Key == "" {
+		if n.least > 0 && len(f.Draft) >= from && f.Opts.Key == "" && !f.Replace.Merges() {
 			f.stamp = n.stamp(f)
 			f.Draft.Enqueue(f.stamp)
 		}

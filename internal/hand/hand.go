@@ -157,7 +157,6 @@ func (h *Hand) TakeOne(id string) Held {
 
 // Settle tells Redis how runs have ended.
 func (h *Hand) Settle(held []Held, like settle.Row) (script.Reply, error) {
-	v := like.Verb
 	list := make([]settle.Row, len(held))
 	for i, one := range held {
 		list[i] = like
@@ -180,18 +179,31 @@ func (h *Hand) Settle(held []Held, like settle.Row) (script.Reply, error) {
 		list[i].Failure = strings.Replace(like.Failure, `"attempt":1,`, `"attempt":`+strconv.Itoa(finished+1)+",", 1)
 	}
 	args := settle.AppendRows(like.Verb.Open(nil, h.Keys, h.Series.Next(), list), list, "by-hand")
-	return h.Run(v.Script(), args...)
+	return h.Run(like.Script(), args...)
 }
 
-// Letters gives one letter for every job that was settled: o or l.
+// Letters gives one letter for every job that was settled: o or l. Like a server, it makes another
+// call for those that a call leaves.
 func (h *Hand) Letters(held []Held, like settle.Row) string {
 	h.T.Helper()
 	r, err := h.Settle(held, like)
 	require.NoError(h.T, err)
-	if letters := r.Text(2); letters != "" {
-		return letters
+	letters := r.Text(2)
+	if letters == "" {
+		return strings.Repeat("o", len(held))
 	}
-	return strings.Repeat("o", len(held))
+	var left []Held
+	for i := range letters {
+		if letters[i] == script.LetterNext {
+			left = append(left, held[i])
+		}
+	}
+	if len(left) > 0 {
+		for _, letter := range h.Letters(left, like.Left()) {
+			letters = strings.Replace(letters, string(script.LetterNext), string(letter), 1)
+		}
+	}
+	return letters
 }
 
 // Ack, Expire, Retry, Snooze, Bury and Return settle jobs and give a letter for each: o if the

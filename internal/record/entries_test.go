@@ -54,7 +54,14 @@ func TestMovedThatCannotBeRead(t *testing.T) {
 	for _, past := range []Tally{{}, {Spent: 3, Snoozes: 4}, {Spent: 5, Revived: true}} {
 		m, ok := DecodeMoved("1700000000000 retry " + past.Encode())
 		require.True(t, ok)
-		require.Equal(t, Moved{1_700_000_000_000, "retry", past}, m)
+		require.Equal(t, Moved{Due: 1_700_000_000_000, Why: "retry", Tally: past}, m)
+	}
+	for text, want := range map[string][2]int64{
+		"debounce": {0, 0}, "debounce:5-7": {5, 7}, "debounce:5": {5, 0}, "debounce:5-7.000012": {5, 7}, "debounce:x-y": {0, 0}, "debounce:99999999999999-7": {0, 7},
+	} {
+		m, ok := DecodeMoved("6 " + text + " 1 2 0")
+		require.True(t, ok, text)
+		require.Equal(t, Moved{Due: 6, Why: "debounce", First: want[0], Last: want[1], Tally: Tally{Spent: 1, Snoozes: 2}}, m, text)
 	}
 	require.Equal(t, Tally{Spent: 6, Snoozes: 5, Revived: true}, Tally{Spent: 3, Snoozes: 4, Revived: true}.Snoozed(6))
 	for _, s := range []string{

@@ -13,10 +13,12 @@ import (
 //	<due> <why> <tally>
 //
 // A dot and the time of an edit can follow the reason, which make the entry another one: see
-// prelude/trace.lua. DecodeMoved leaves them out.
+// prelude/trace.lua. DecodeMoved leaves them out. After debounce, a colon, when the burst began, a
+// hyphen and until when it puts the job off at most can precede them.
 type Moved struct {
-	Due int64
-	Why string // retry, snooze, reschedule, revive, WhyBury or WhySame
+	Due         int64
+	Why         string // retry, snooze, reschedule, revive, latest, debounce, WhyBury or WhySame
+	First, Last int64  // of debounce, Unix ms; 0: not known
 	Tally
 }
 
@@ -55,6 +57,11 @@ func DecodeMoved(s string) (m Moved, ok bool) {
 	m.Spent, err2 = strconv.Atoi(field[2])
 	m.Snoozes, err3 = strconv.Atoi(field[3])
 	m.Why, m.Revived = withoutEdit(field[1]), field[4] == "1"
+	if burst, ok := strings.CutPrefix(m.Why, whyDebounce+":"); ok {
+		m.Why = whyDebounce
+		first, last, _ := strings.Cut(burst, "-")
+		m.First, m.Last = times(first), times(last)
+	}
 	fits := func(n int64) bool { return n >= 0 && n <= MaxTime }
 	return m, errors.Join(err1, err2, err3) == nil && fits(m.Due) && fits(int64(m.Spent)) && fits(int64(m.Snoozes))
 }
@@ -68,6 +75,19 @@ func withoutEdit(why string) string {
 	return why[:at]
 }
 
+// times reads a time of a burst. What follows the digits is of a later release.
+func times(text string) int64 {
+	end := strings.IndexFunc(text, func(r rune) bool { return r < '0' || r > '9' })
+	if end >= 0 {
+		text = text[:end]
+	}
+	ms, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || ms > MaxTime {
+		return 0
+	}
+	return ms
+}
+
 const (
 	// WhyBury is the Why of a job that a client has buried.
 	WhyBury = "bury"
@@ -75,4 +95,6 @@ const (
 	// WhySame is the Why of a job whose due time is that of the record: something else was done
 	// with it.
 	WhySame = "same"
+
+	whyDebounce = "debounce" // of a job that a burst of calls puts off
 )

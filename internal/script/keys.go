@@ -56,6 +56,7 @@ type Keys struct {
 	Blockers string `redis:"blockers,zset"`   // places of jobs that their keys wait for, with their IDs
 	Lags     string `redis:"lags,zset"`       // key that a limit has stopped by the pass that it had
 	Tombs    string `redis:"tombs,zset,all:"` // closed job ID by when it is free again
+	Next     string `redis:"next,hash,all:"`  // running job ID → the successor that it will have
 
 	Schedules string `redis:"schedules,hash"` // name → definition of a schedule
 	Slots     string `redis:"slots,zset"`     // schedule by its next slot
@@ -142,7 +143,7 @@ func (k *Keys) Checked() []string {
 	return []string{
 		k.Turn, k.Keyed, k.Lane, k.Pool, k.Bucket, k.Leases, k.Dead, k.Attempts, k.Errors, k.Moved, k.Done, k.Results,
 		k.Schedules, k.Slots, k.Waiting, k.Fired, k.Runs, k.Rules, k.Held, k.Parked,
-		k.Holders, k.Rates, k.Blockers,
+		k.Holders, k.Rates, k.Blockers, k.Next,
 	}
 }
 

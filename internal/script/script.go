@@ -197,7 +197,22 @@ const (
 	LetterExpires   = 'p' // left for another call: the job expires, and the caller does not know when
 	LetterTomb      = 't' // refused: no job has the ID, but it is closed
 	LetterFull      = 'v' // refused: the topic has too many tombs
+	LetterNext      = 'q' // left for another call: the job has a successor
+	LetterHeir      = 'N' // done, and the successor is enqueued instead of the job that the handler asks for
+
+	LetterIntoScheduled = 'S' // stored: the scheduled job that has the ID has taken the new record
+	LetterIntoReady     = 'R' // … the ready one
+	LetterIntoRunning   = 'U' // … it is the successor of the running one
 )
+
+// Stored reports whether a letter means that an enqueue was carried out.
+func Stored(letter byte) bool {
+	switch letter {
+	case LetterStored, LetterIntoScheduled, LetterIntoReady, LetterIntoRunning:
+		return true
+	}
+	return false
+}
 
 // Statuses of replies.
 const (

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/delayq/delayq/internal/loop"
@@ -93,6 +94,37 @@ func (t *Topic) landLocked(k *settler) {
 	k.flying = 0
 }
 
+// leave queues the rows again that a call has left for another one, and returns the others with
+// their letters.
+func (t *Topic) leave(list []settle.Row, letters string) (rest []settle.Row, ours string) {
+	if !strings.ContainsAny(letters, string([]byte{script.LetterNext, script.LetterHeir})) {
+		return list, letters
+	}
+	var left []settle.Row
+	said := make([]byte, 0, len(letters))
+	for i, r := range list {
+		switch letter := letters[i]; letter {
+		case script.LetterNext:
+			left = append(left, r.Left())
+			continue
+		case script.LetterHeir:
+			r, said = r.Followed(), append(said, script.LetterOurs)
+		default:
+			said = append(said, letter)
+		}
+		rest = append(rest, r)
+	}
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
+	for _, r := range left {
+		r.Run.Settling = false
+	}
+	if len(left) > 0 {
+		t.Outcomes.PutBack(left)
+	}
+	return rest, string(said)
+}
+
 // settle makes the call of a loop to a settling script. The outcomes are final if it returns nil.
 func (t *Topic) settle(ctx context.Context, k *settler) error {
 	series, number, list := k.series.ID, k.number, k.list
@@ -103,10 +135,11 @@ func (t *Topic) settle(ctx context.Context, k *settler) error {
 	args = settle.AppendRows(args, list, t.Server.Config.ID)
 	t.Mu.Unlock()
 
-	reply, err := t.exec(ctx, topicCall{script: v.Script(), jobs: len(list), receipt: t.Keys.Receipt(series)}, args...)
+	reply, err := t.exec(ctx, topicCall{script: list[0].Script(), jobs: len(list), receipt: t.Keys.Receipt(series)}, args...)
 
 	letters, ended, told := t.examine(ctx, reply.Text(2)), false, false
 	if err == nil {
+		list, letters = t.leave(list, letters)
 		t.noteEnds(list, letters)
 		// before the jobs are dropped, after which the server can end
 		_ = t.unpark(ctx)

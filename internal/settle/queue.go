@@ -35,7 +35,7 @@ func (q *Queue) Gather(list []Row, least int) []Row {
 	if len(q.Rows) < least || least > 1 && q.Rows[0].Verb.returns() {
 		return list
 	}
-	verb, skip := q.Rows[0].Verb, 0
+	verb, heir, skip := q.Rows[0].Verb, q.Rows[0].Heir, 0
 	if verb.returns() {
 		skip = -Limit
 		for _, r := range q.Rows {
@@ -47,12 +47,13 @@ func (q *Queue) Gather(list []Row, least int) []Row {
 	rest, beyond, full := q.Rows[:0], 0, false
 	for i := range q.Rows {
 		r := &q.Rows[i]
-		if r.Verb == verb && len(list) > 0 {
+		other := r.Verb != verb || r.Heir != heir
+		if !other && len(list) > 0 {
 			beyond += r.Weight()
 			full = full || len(list) == Limit || beyond > script.CallBytes
 		}
 		switch {
-		case r.Verb != verb || full:
+		case other || full:
 			rest = append(rest, *r)
 		case skip > 0:
 			skip--

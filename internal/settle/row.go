@@ -57,6 +57,14 @@ var verbs = [...]struct {
 // Script returns the script that settles jobs in this way.
 func (v Verb) Script() *script.Script { return verbs[v].script }
 
+// Script returns the script that settles jobs as the row says.
+func (r Row) Script() *script.Script {
+	if r.Heir {
+		return Again.Script()
+	}
+	return r.Verb.Script()
+}
+
 // Outcome returns the outcome of a run whose job is settled in this way.
 func (v Verb) Outcome() string { return verbs[v].outcome }
 
@@ -66,7 +74,7 @@ func (v Verb) Delays() bool { return verbs[v].delays }
 // Open appends the arguments that precede the rows of a settling script.
 func (v Verb) Open(args []any, k *script.Keys, number string, list []Row) []any {
 	args = append(args, number)
-	if verbs[v].nudges {
+	if verbs[v].nudges || list[0].Heir {
 		return append(args, wakeAhead.Milliseconds(), script.ControlChannel(k.Prefix()), k.Topic)
 	}
 	if v.returns() {
@@ -89,6 +97,9 @@ func (v Verb) hold(list []Row) []any {
 	return []any{longest.Delay.Milliseconds(), "job " + longest.Run.ID, contain.Message(longest.Err)}
 }
 
+// ends reports whether the verb ends jobs for good. Then a successor of the job is enqueued.
+func (v Verb) ends() bool { return v == Ack || v == Expire || v == Bury }
+
 // returns reports whether the jobs go back to the head of ready.
 func (v Verb) returns() bool { return v == Return || v == Hold || v == HoldKey }
 
@@ -100,6 +111,7 @@ type Row struct {
 	Delay    time.Duration // of retry, snooze and hold, whole ms
 	Tally    record.Tally  // of retry and snooze: for the moved entry
 	Later    bool          // of snooze: a later release has stored the job, and must run it
+	Heir     bool          // of ack, expire and bury: the job has a successor, which the call enqueues
 	Failure  string        // for the error log
 	Attempts int           // finished attempts that bury adds
 	Renewal  *Renewal      // of again and pass
@@ -118,8 +130,41 @@ func (r Row) As(lost error) Row {
 	return r
 }
 
+// Left takes a job that a call has left for another one, because it has a successor or because
+// there was too much to do.
+func (r Row) Left() Row {
+	r.Heir = r.Verb.ends() && !r.Heir
+	return r
+}
+
+// Followed takes a job that its successor has followed, and not the one that its handler has asked
+// for.
+func (r Row) Followed() Row {
+	r.Verb, r.Renewal = Ack, nil
+	if r.Bare {
+		r.Err = nil
+	}
+	return r
+}
+
+// heirTail is tail for a job whose successor the call enqueues.
+func (r Row) heirTail(server string) []any {
+	about, keep := "", int64(0)
+	if r.Verb == Ack && r.Run.Options.Retention > 0 {
+		about, keep = r.done(server), r.Run.Options.Retention
+	}
+	note := ""
+	if r.Verb != Bury || r.Attempts > 0 || r.Failure != "" {
+		note = r.history(r.Verb.Outcome(), server)
+	}
+	return []any{keep, about, note, "", "", r.Verb.Outcome()}
+}
+
 // tail returns the values of the job that follow its ID in the call.
 func (r Row) tail(server string) []any {
+	if r.Heir {
+		return r.heirTail(server)
+	}
 	switch r.Verb {
 	case Ack, Expire:
 		note := r.history(r.Verb.Outcome(), server)

@@ -1,10 +1,10 @@
 
 -- check_jobs: finds what is wrong with jobs, with their books and with what is kept of done ones.
--- Gives: nowhere records places books kept outcomes
+-- Gives: nowhere records places books kept outcomes successors
 -- Expects: now sized anchor order_of block is_foremost close_books has_key of_record place_of part
 -- Expects: place_rest
 -- Expects: repair found entries pool bucket leases dead attempts errors moved done results sizes
--- Expects: lane keyed meta blockers
+-- Expects: lane keyed meta blockers next successor_of
 --
 -- no_record is an ID without a record, two_places a job in two of its places, orphan books of no
 -- job, unreadable malformed books, bad_time an impossible time. The books of a job are its entries
@@ -157,6 +157,17 @@ local function outcomes()
   for i = 1, #entries, 2 do
     if not redis.call('ZSCORE', done, entries[i]) and found(part, entries[i], 'orphan', true) then
       redis.call('HDEL', results, entries[i])
+    end
+  end
+end
+
+-- successors checks what waits for running jobs. Promote stores what waits for jobs that are gone.
+local function successors()
+  for i = 1, #entries, 2 do
+    local due, _, record = successor_of(entries[i + 1])
+    local readable = due and due <= 9999999999999 and #record > 25
+    if not readable and found(part, entries[i], 'unreadable', true) then
+      redis.call('HDEL', next, entries[i])
     end
   end
 end

@@ -3,18 +3,20 @@
 -- Expects: now
 
 -- terms parses when a job that a call stores is due: Unix ms, or + and a delay in ms. A letter can
--- precede it: r if the job replaces any job with its ID, d if it replaces only a dead one. After a
--- space, the time at which the job expires can follow in the same form. After an exclamation mark,
--- the ms for which the job closes its ID, a slash, and how many tombs the topic may have can
--- follow. It returns the due time, whether the job could never run because it expires by then, the
--- letter, the time of enqueueing, from which delays count, and the last two numbers (nil: none).
--- The time is at, if there is such a guess and it is at most 1,000 ms ago, or up to 100 ms ahead
--- for a job with a delay. Otherwise it is now.
+-- precede it, which says what becomes of a job with its ID (see replace). After b, the delay is
+-- followed by a slash and the most ms that a burst puts the job off. After a space, the time at
+-- which the job expires can follow in the same form. After an exclamation mark, the ms for which
+-- the job closes its ID, a slash, and how many tombs the topic may have can follow. It returns the
+-- due time, whether the job could never run because it expires by then, the letter, the time of
+-- enqueueing, from which delays count, and the two numbers about tombs (nil: none). The time is at,
+-- if there is such a guess and it is at most 1,000 ms ago, or up to 100 ms ahead for a job with a
+-- delay. Otherwise it is now.
 local function terms(words, at)
   local due, till, letter, window, most = tonumber(words), nil, '', nil, nil
   if not due then
-    letter, words, till, window, most =
-      string.match(words, '^(%a?)(%+?%d+) ?(%+?%d*)!?(%d*)/?(%d*)$')
+    local _
+    letter, words, _, till, window, most =
+      string.match(words, '^(%a?)(%+?%d+)/?(%d*) ?(%+?%d*)!?(%d*)/?(%d*)$')
     window, most = tonumber(window), tonumber(most)
     due = tonumber(words) -- Lua reads "+5" as 5
   end
@@ -60,6 +62,7 @@ end
 -- What precedes enqueue in the same call passes to it: live, the result of namesakes without the
 -- replaced jobs; gone, which has true at the index of a job that replaces one; placed, the IDs that
 -- have a place in ready; note, which notes a job and reports whether it has a key; enlane, which
--- gives those jobs their places, and returns how many are due now; and freed, the number of keys
--- that have got a turn.
+-- gives those jobs their places, and returns how many are due now; freed, the number of keys that
+-- have got a turn; and merge, which ends what the call does to jobs that take a new payload, and
+-- returns the letters, when they are due, and how many of the stored records are of such jobs.
 local replaced = {}

@@ -2,19 +2,24 @@
 -- Gives: withdraw
 -- Expects: unready_most expected release nudge unready unblock close_books end_run straggle
 
--- withdraw removes jobs in any state, and notifies the servers that run them. An ID deep in ready
--- stays there: take drops an ID without a record. wants has how the caller knows each job (see
--- expected; nil fits every job). noted has true at the index of a job of a schedule whose history
--- must record it. withdraw returns a letter for each of the first jobs: the state it was in (s
--- scheduled, r ready, u running, d dead), c if it is not as the caller knows it, or g if there is
--- no such job. It ends before a job for which it would search ready too often. Where the topic has
+-- withdraw removes jobs in any state and their successors, and notifies the servers that run them.
+-- An ID deep in ready stays there: take drops an ID without a record. wants has how the caller
+-- knows each job (see expected; nil fits every job). noted has true at the index of a job of a
+-- schedule whose history must record it. withdraw returns a letter for each of the first jobs: the
+-- state it was in (s scheduled, r ready, u running, d dead), c if it is not as the caller knows it,
+-- or g if there is no such job. A job without a record whose successor still waits counts as
+-- scheduled. It ends before a job for which it would search ready too often. Where the topic has
 -- limits, the handlers of running jobs keep their places.
 local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, leases, dead, attempts,
-    errors, moved, runs, blockers, parked, turn, holders, sizes, channel, topic)
+    errors, moved, runs, blockers, parked, turn, holders, sizes, next, channel, topic)
   local fences = redis.call('ZMSCORE', leases, unpack(ids))
   local delayed = redis.call('ZMSCORE', bucket, unpack(ids))
   local buried = redis.call('ZMSCORE', dead, unpack(ids))
-  local lanes = redis.call('EXISTS', keyed) == 1
+  local lanes, waits = redis.call('EXISTS', keyed, next) > 0, false
+  if lanes then
+    waits = redis.call('EXISTS', next) == 1 and redis.call('HEXISTS', next, '') == 0
+    lanes = redis.call('EXISTS', keyed) == 1
+  end
   local places = lanes and redis.call('HMGET', keyed, unpack(ids)) or {}
   if lanes then -- a wrong type must cause an error before the jobs are deleted
     redis.call('ZCARD', blockers)
@@ -85,6 +90,12 @@ local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, lea
   end
   if #gone > 0 then
     close_books(attempts, errors, moved, gone)
+  end
+  for i, id in ipairs(waits and ids or {}) do
+    if letters[i] and letters[i] ~= 'c' and redis.call('HDEL', next, id) == 1
+      and letters[i] == 'g' then
+      letters[i] = 's'
+    end
   end
   for i, id in ipairs(ids) do
     if tried[i] ~= nil then
