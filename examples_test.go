@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -1027,6 +1028,43 @@ func ExampleServer_Handle_pattern() {
 		log.Fatal(err)
 	}
 	// Output: invoice-7 of tenant.42
+}
+
+// Urgent mails go before those of a campaign, and one handler sends both. A mail is cancelled by
+// its ID in whichever of the two topics it is.
+func ExampleClass() {
+	rdb, end := openRedis()
+	defer end()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := delayq.NewClient(rdb)
+	var order []string
+	server := delayq.NewServer(rdb)
+	server.HandlerFunc("mail", func(_ context.Context, job *delayq.Job) error {
+		if order = append(order, job.ID); job.ID == "campaign-3" {
+			client.Enqueue(ctx, "mail", "password-7", nil, delayq.Key("tenant-1")) // while the campaign is sent
+			client.Enqueue(ctx, "mail", "password-8", nil, delayq.Key("tenant-2"))
+		}
+		time.Sleep(20 * time.Millisecond)
+		if len(order) == 21 {
+			stop()
+		}
+		return nil
+	}, delayq.Concurrency(1), delayq.Class("mail:bulk"))
+
+	for i := range 20 {
+		client.Enqueue(ctx, "mail:bulk", fmt.Sprint("campaign-", i), nil, delayq.Key("tenant-1"))
+	}
+	cancel := []delayq.JobRef{{Topic: "mail", ID: "campaign-19"}, {Topic: "mail:bulk", ID: "campaign-19"}}
+	results, err := client.CancelBatch(ctx, cancel)
+	fmt.Println("cancelled:", results[1].State, delayq.ErrorsExcept(results, err, delayq.ErrNotFound))
+	if err := server.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("sent:", len(order), "the passwords early:", slices.Index(order, "password-8") < 8)
+	// Output:
+	// cancelled: ready <nil>
+	// sent: 21 the passwords early: true
 }
 
 // A running server begins to serve a topic, and stops serving it. Other servers are not affected.

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
@@ -38,16 +36,45 @@ func (s *Server) Handle(topic string, h Handler, opts ...HandlerOption) error {
 
 // handleTopic sets a Handler or a batchHandler.
 func (s *Server) handleTopic(topic string, h Handler, opts []HandlerOption) error {
-	o := handlerOptions{job: defaultJob, topics: defaultMaxTopics, batchSize: defaultBatchSize}
-	for _, opt := range opts {
-		if opt == nil {
-			o.errs = append(o.errs, errors.New("a handler option is nil"))
-			continue
+	all := newHandlerOptions(topic, opts).withClasses(opts)
+	doing, offers, errs := make([]*handling, len(all)), make([]serve.Offer, len(all)), []error(nil)
+	for i, o := range all {
+		doing[i] = &handling{topic: o.topic, handler: s.fit(o, h)}
+		if s.valid() == nil { // nothing may wait for Redis below
+			offers[i] = serve.Offer{TopicConfig: o.like(doing[i], &s.o.job.Options), Client: s.engine.ClientFor(o.topic)}
 		}
-		opt.applyHandler(&o)
+		errs = append(errs, o.complaints()...)
 	}
-	follows := strings.Contains(topic, "*")
-	if err := script.CheckName("topic", strings.ReplaceAll(topic, "*", "x")); err != nil {
+	return s.register(topic, errs, func() error {
+		for _, d := range doing {
+			if !s.used || strings.Contains(d.topic, "*") {
+				continue
+			}
+			if s.engine.Handles(d.topic) {
+				return invalid([]error{serve.ErrHandled})
+			}
+			if err := s.wrapLocked(d); err != nil {
+				return err
+			}
+		}
+		switch err := s.engine.Handle(all[0].topics, offers...); {
+		case errors.Is(err, ErrServerUsed): // it has begun to stop meanwhile
+			return err
+		case err != nil:
+			return invalid([]error{err})
+		}
+		if !s.used {
+			s.handlers = append(s.handlers, doing...)
+		}
+		return nil
+	})
+}
+
+// fit checks the options of a topic and of its handler, and returns the handler with the size of
+// its batches.
+func (s *Server) fit(o *handlerOptions, h Handler) Handler {
+	follows := strings.Contains(o.topic, "*")
+	if err := script.CheckName("topic", strings.ReplaceAll(o.topic, "*", "x")); err != nil {
 		o.errs = append(o.errs, err)
 	}
 	if contain.IsNil(h) {
@@ -56,39 +83,15 @@ func (s *Server) handleTopic(topic string, h Handler, opts []HandlerOption) erro
 	if o.bounded && !follows {
 		o.errs = append(o.errs, errors.New("MaxTopics is for patterns, and the topic has no *"))
 	}
-	if s != nil {
-		o.errs = append(o.errs, s.o.joinPool(&o)...)
-		most := cmp.Or(o.concurrency, s.o.concurrency)
-		if size := s.o.pools[o.pool]; size > 0 && o.concurrency == 0 && !s.o.own {
-			most = size
-		}
-		h = o.sizeBatches(h, most)
+	if s == nil {
+		return h
 	}
-	var node redis.UniversalClient // of the topic, if the server runs: nothing may wait for Redis below
-	if s.valid() == nil {
-		node = s.engine.ClientFor(topic)
+	o.errs = append(o.errs, s.o.joinPool(o)...)
+	most := cmp.Or(o.concurrency, s.o.concurrency)
+	if size := s.o.pools[o.pool]; size > 0 && o.concurrency == 0 && !s.o.own {
+		most = size
 	}
-	return s.register(topic, o.errs, func() error {
-		doing := &handling{topic: topic, handler: h}
-		if s.used && !follows {
-			if s.engine.Handles(topic) {
-				return invalid([]error{serve.ErrHandled})
-			}
-			if err := s.wrapLocked(doing); err != nil {
-				return err
-			}
-		}
-		switch err := s.engine.Handle(o.like(doing, &s.o.job.Options), o.topics, node); {
-		case errors.Is(err, ErrServerUsed): // it has begun to stop meanwhile
-			return err
-		case err != nil:
-			return invalid([]error{err})
-		}
-		if !s.used {
-			s.handlers = append(s.handlers, doing)
-		}
-		return nil
-	})
+	return o.sizeBatches(h, most)
 }
 
 // like returns what the engine must know of a handler. Its Defaults take precedence over those of
@@ -96,6 +99,7 @@ func (s *Server) handleTopic(topic string, h Handler, opts []HandlerOption) erro
 func (o *handlerOptions) like(h *handling, defaults *record.Options) serve.TopicConfig {
 	like := serve.TopicConfig{
 		Topic: h.topic, Task: h, Concurrency: o.concurrency, Defaults: o.job.Options, Pool: o.pool, Weight: o.weight,
+		PoolSize: o.poolSize, Lower: o.above != nil,
 	}
 	like.Defaults.Fill(defaults)
 	like.Defaults.Fill(&defaultRun)

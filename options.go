@@ -152,11 +152,15 @@ var defaultServer = serverOptions{
 }
 
 type handlerOptions struct {
-	concurrency int        // 0: the server's
-	job         jobOptions // of all runs
-	topics      int        // of a pattern
-	bounded     bool       // MaxTopics is given
-	limits      *Limits    // by default; nil: none
+	topic       string
+	classes     []class
+	above       *handlerOptions // of the topic of which this is a class; nil: it is none
+	poolSize    int             // of a pool for the topic and its classes; 0: another
+	concurrency int             // 0: the server's
+	job         jobOptions      // of all runs
+	topics      int             // of a pattern
+	bounded     bool            // MaxTopics is given
+	limits      *Limits         // by default; nil: none
 	batchSize   int
 	sized       bool // BatchSize is given
 	window      *GatherWindow
@@ -476,20 +480,4 @@ func Weight(n int) HandlerOption {
 		}
 		o.weight = n
 	})
-}
-
-// joinPool checks what a handler says of its pool, and sets what it leaves to the server.
-func (o *serverOptions) joinPool(h *handlerOptions) (errs []error) {
-	pooled := h.pooled || o.pooled
-	if !h.pooled {
-		h.pool = o.pool
-	}
-	switch {
-	case !pooled && h.weight != 0:
-		errs = append(errs, errors.New("Weight is for topics with InPool, and the topic has no pool"))
-	case pooled && o.pools[h.pool] == 0:
-		errs = append(errs, fmt.Errorf("InPool(%q): the server has no such Pool", h.pool))
-	}
-	h.weight = max(h.weight, 1)
-	return errs
 }

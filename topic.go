@@ -1,11 +1,13 @@
 package delayq
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/vmihailenco/msgpack/v5"
 
@@ -250,6 +252,116 @@ func (t *Topic[T]) HandleBatch(server *Server, f func(ctx context.Context, jobs 
 		}
 		return f(ctx, good, values)
 	}, opts...)
+}
+
+// A class is a topic with less urgent jobs for the handler of another topic.
+type class struct {
+	topic string
+	opts  []HandlerOption
+}
+
+// classWeight is the Weight of a topic that has classes, if none is given.
+const classWeight = 1000
+
+// Class makes a handler run the jobs of another topic, too: less urgent ones, which have a topic of
+// their own so that they never stand before urgent ones.
+//
+//	server.Handle("mail", h, delayq.Class("mail:bulk"))
+//
+// While jobs of mail wait for a worker, one start of 1,001 is that of a bulk job, and no bulk job
+// starves. While none wait, bulk jobs have all the workers. In each topic the keys take their turns
+// ([Key]). A running handler keeps its worker: an urgent job that comes while all of them are busy
+// gets the next one that is free.
+//
+// The topic and its classes share a pool. It is that of [InPool], or else one with the name of the
+// topic and as many workers as its [Concurrency]. The [Weight] of the topic is 1,000 by default,
+// and that of a class is 1. With Weight(10) for the topic, one start of 11 is a bulk job's. If a
+// topic of the pool has no class and no worker, it gets one at once, as always.
+//
+// The options of the topic are those of its classes, and opts come after them: a Concurrency for a
+// class leaves the rest of the pool to the others. Give Class once for each class. It is for topics
+// and not for patterns, and a class has no classes. Each class is a topic everywhere else: it has
+// IDs, [Limits], pauses and counters of its own, and [Server.Remove] removes one of them.
+func Class(topic string, opts ...HandlerOption) HandlerOption {
+	return handlerOption(func(o *handlerOptions) { o.classes = append(o.classes, class{topic, opts}) })
+}
+
+// newHandlerOptions returns the options of a topic.
+func newHandlerOptions(topic string, opts []HandlerOption) *handlerOptions {
+	o := &handlerOptions{topic: topic, job: defaultJob, topics: defaultMaxTopics, batchSize: defaultBatchSize}
+	o.apply(opts)
+	return o
+}
+
+func (o *handlerOptions) apply(opts []HandlerOption) {
+	for _, opt := range opts {
+		if opt == nil {
+			o.errs = append(o.errs, errors.New("a handler option is nil"))
+			continue
+		}
+		opt.applyHandler(o)
+	}
+}
+
+// withClasses returns the options of a topic and those of its classes. opts are those of the topic.
+func (o *handlerOptions) withClasses(opts []HandlerOption) []*handlerOptions {
+	all := []*handlerOptions{o}
+	if len(o.classes) > 0 && strings.Contains(o.topic, "*") {
+		o.errs = append(o.errs, errors.New("Class is for topics, and the topic is a pattern"))
+	}
+	for _, class := range o.classes {
+		c := newHandlerOptions(class.topic, opts)
+		c.above, c.classes, c.weight, c.errs = o, nil, 0, nil
+		c.apply(class.opts)
+		fail := func(text string) { c.errs = append(c.errs, errors.New(text)) }
+		switch {
+		case strings.Contains(class.topic, "*"):
+			fail("it is a pattern")
+		case slices.ContainsFunc(all, func(other *handlerOptions) bool { return other.topic == class.topic }):
+			fail("the topic is given twice")
+		case len(c.classes) > 0:
+			fail("a class has no classes")
+		case c.pool != o.pool:
+			fail("it is in the pool of its topic")
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// complaints returns what is wrong with the options of a topic or of a class.
+func (o *handlerOptions) complaints() []error {
+	if o.above == nil || len(o.errs) == 0 {
+		return o.errs
+	}
+	return []error{fmt.Errorf("Class(%q): %w", o.topic, errors.Join(o.errs...))}
+}
+
+// joinPool checks what a handler says of its pool, and sets what it leaves to the server. A topic
+// with classes gets a pool of its own if it has none, and its classes are in the pool of the topic.
+func (o *serverOptions) joinPool(h *handlerOptions) (errs []error) {
+	pooled, weight := h.pooled || o.pooled, 1
+	if !h.pooled {
+		h.pool = o.pool
+	}
+	if len(h.classes) > 0 {
+		weight = classWeight
+	}
+	switch {
+	case h.above != nil:
+		h.pool, h.pooled = h.above.pool, true
+	case pooled && o.pools[h.pool] == 0:
+		errs = append(errs, fmt.Errorf("InPool(%q): the server has no such Pool", h.pool))
+	case pooled:
+	case len(h.classes) > 0 && o.pools[h.topic] != 0:
+		errs = append(errs, fmt.Errorf("Class: the server has a Pool(%q), and the topic is not in it", h.topic))
+	case len(h.classes) > 0:
+		h.pool, h.pooled, h.poolSize = h.topic, true, cmp.Or(h.concurrency, o.concurrency)
+	case h.weight != 0:
+		errs = append(errs, errors.New("Weight is for topics with InPool, and the topic has no pool"))
+	}
+	h.weight = cmp.Or(h.weight, weight)
+	return errs
 }
 
 // RemoveTopic removes an empty topic: its counters, its pauses, all its other keys, and its name

@@ -64,7 +64,7 @@ func topicOf(t *testing.T, concurrency int, h handler, observer told) *Topic {
 	})
 	like := TopicConfig{Topic: "a", Task: h}
 	like.Defaults.Retry = -1
-	require.NoError(t, s.Handle(like, 0, nil))
+	require.NoError(t, s.Handle(0, Offer{TopicConfig: like}))
 	s.Begin(slog.New(slog.DiscardHandler))
 	t.Cleanup(func() {
 		s.Close()

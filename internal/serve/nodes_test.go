@@ -37,7 +37,7 @@ func serverOf(t testing.TB, rdb redis.UniversalClient, prefix string) *Server {
 	})
 	like := TopicConfig{Topic: "topic", Task: handler(func(context.Context, *run.Run) error { return nil })}
 	like.Defaults.Retry = -1
-	require.NoError(t, s.Handle(like, 0, nil))
+	require.NoError(t, s.Handle(0, Offer{TopicConfig: like}))
 	s.Begin(slog.New(slog.DiscardHandler))
 	t.Cleanup(s.Close)
 	return s

@@ -27,7 +27,9 @@ type TopicConfig struct {
 	PerCall     int            // jobs of a batch at most; 0: they run one by one
 	Window      workers.Window
 	Pool        string // empty: workers of its own
+	PoolSize    int    // of a pool that is made for the topic and its classes; 0: the server has it
 	Weight      int
+	Lower       bool // a lower class of its pool
 	found       bool // by a pattern
 }
 
@@ -40,19 +42,37 @@ var (
 	ErrOwn       = errors.New("a handler of the topic cannot wait for its own end: call Remove in a goroutine, with another context")
 )
 
-// Handle makes the server serve a topic, or with a * all topics that match, at most that many. The
-// client is that of ClientFor. Handle returns ErrUsed once the server has begun to stop.
-func (s *Server) Handle(like TopicConfig, most int, client redis.UniversalClient) error {
+// An Offer is a topic that a server is to serve, and the client that ClientFor has returned for it.
+type Offer struct {
+	TopicConfig
+	Client redis.UniversalClient
+}
+
+// Handle makes the server serve a topic and its classes, or with a * all topics that match, at most
+// that many. It adds none if it returns an error: ErrUsed once the server has begun to stop.
+func (s *Server) Handle(most int, offers ...Offer) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.phase.stopped {
 		return ErrUsed
 	}
-	if strings.Contains(like.Topic, "*") {
+	if like := offers[0].TopicConfig; strings.Contains(like.Topic, "*") {
 		return s.addPatternLocked(&pattern{like: like, most: most})
 	}
-	_, err := s.addTopicLocked(like, client)
-	return err
+	for _, o := range offers {
+		if s.Topics.Get(o.Topic) != nil {
+			return ErrHandled
+		}
+	}
+	for _, o := range offers {
+		if o.PoolSize > 0 {
+			s.pools[o.Pool] = workers.NewPool(o.Pool, o.PoolSize)
+		}
+		if _, err := s.addTopicLocked(o.TopicConfig, o.Client); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Handles reports whether the server serves a topic.
@@ -74,7 +94,7 @@ func (s *Server) addTopicLocked(like TopicConfig, client redis.UniversalClient) 
 	t := &Topic{Server: s, Keys: script.NewKeys(s.Config.Prefix, like.Topic), config: like, taking: taking{limits: like.Limits}}
 	t.Workers.Workers = workers.Workers{Count: like.Concurrency, PerCall: like.PerCall, Window: like.Window}
 	if pool := s.pools[like.Pool]; pool != nil {
-		t.Workers.Member = &workers.Member{Pool: pool, Receive: t.receive, Weight: like.Weight}
+		t.Workers.Member = &workers.Member{Pool: pool, Receive: t.receive, Weight: like.Weight, Lower: like.Lower}
 	}
 	if s.phase.used {
 		t.init()

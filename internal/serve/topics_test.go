@@ -16,7 +16,7 @@ func TestHandleWhenTheServerStops(t *testing.T) {
 	s := a.Server
 	s.serve(nil)
 	require.True(t, s.HasStopped())
-	require.ErrorIs(t, s.Handle(TopicConfig{Topic: "late"}, 0, nil), ErrUsed)
+	require.ErrorIs(t, s.Handle(0, Offer{TopicConfig: TopicConfig{Topic: "late"}}), ErrUsed)
 	require.False(t, s.Handles("late"))
-	require.ErrorIs(t, s.Handle(TopicConfig{Topic: "late.*"}, 1, nil), ErrUsed)
+	require.ErrorIs(t, s.Handle(1, Offer{TopicConfig: TopicConfig{Topic: "late.*"}}), ErrUsed)
 }

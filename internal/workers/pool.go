@@ -12,6 +12,9 @@ import (
 // workers in proportion to their weights, and with a single worker their starts are in that
 // proportion. Idle workers go to whoever asks. They are not taken away from a running handler.
 //
+// A topic that has no worker gets the next one, so each topic that has jobs has one at least. A
+// lower class does so only when it is due by the starts that its weight gives it.
+//
 // The pool makes no calls and locks no other mutex. Its callers hold the mu of their own topic, and
 // tell the other topics after they have released it.
 type Pool struct {
@@ -29,11 +32,12 @@ func NewPool(name string, size int) *Pool {
 	return &Pool{Name: name, Size: size, idle: size}
 }
 
-// A Member is a topic of a pool. Pool.mu guards its fields but the first three.
+// A Member is a topic of a pool. Pool.mu guards its fields but the first four.
 type Member struct {
 	Pool    *Pool
 	Receive func() // called when the pool has given workers to the topic
 	Weight  int
+	Lower   bool // a lower class
 
 	has   int     // workers that are this topic's
 	wants int     // how many more it waits for
@@ -102,17 +106,40 @@ func (p *Pool) spare() bool {
 	return p.idle > 0
 }
 
-// giveLocked gives an idle worker to the first member of the queue.
+// early reports whether m is a lower class without a worker that has had its starts already.
+func (m *Member) early() bool { return m.Lower && m.has == 0 && m.pass > m.Pool.clock }
+
+// nextLocked returns the member of the queue that gets the next worker: the first one that is not
+// early, or else the first. It looks at no more members than there are lower classes, and one.
+func (p *Pool) nextLocked() *Member {
+	first := p.queue[0]
+	if !first.early() {
+		return first
+	}
+	var passed []*Member
+	for len(p.queue) > 0 && p.queue[0].early() {
+		passed = append(passed, heap.Pop(&p.queue).(*Member))
+	}
+	if len(p.queue) > 0 {
+		first = p.queue[0]
+	}
+	for _, m := range passed {
+		heap.Push(&p.queue, m)
+	}
+	return first
+}
+
+// giveLocked gives an idle worker to a member of the queue.
 func (p *Pool) giveLocked() *Member {
-	m := p.queue[0]
+	m := p.nextLocked()
 	p.clock = max(p.clock, m.pass)
 	m.pass += 1 / float64(m.Weight)
 	p.idle--
 	m.has++
 	if m.wants--; m.wants > 0 {
-		heap.Fix(&p.queue, 0)
+		heap.Fix(&p.queue, m.index)
 	} else {
-		heap.Pop(&p.queue)
+		heap.Remove(&p.queue, m.index)
 	}
 	return m
 }

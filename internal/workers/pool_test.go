@@ -165,3 +165,83 @@ func TestPoolNeedsOfBatches(t *testing.T) {
 	w.Next = nil
 	require.Equal(t, 1, w.Needs(), "the second worker is free for others")
 }
+
+// serve runs handlers of equal length, one worker after the other, and returns the starts of each
+// topic. All of them always have jobs.
+func serve(p *Pool, all []*Member, rounds int) (starts []int) {
+	starts = make([]int, len(all))
+	var running []int // topics, the oldest start first
+	had := make([]int, len(all))
+	look := func() {
+		for i, m := range all {
+			for ; had[i] < m.has; had[i]++ {
+				starts[i]++
+				running = append(running, i)
+			}
+		}
+	}
+	for range rounds {
+		look()
+		i := running[0]
+		running = running[1:]
+		had[i]--
+		all[i].Adjust(p.Size, 1, nil)
+	}
+	return starts
+}
+
+// While all topics have jobs, a lower class gets the starts that its weight gives it, in a pool of
+// any size, and no class starves. A lower class that is alone has all workers, and earns nothing
+// and owes nothing by that.
+func TestPoolOfClasses(t *testing.T) {
+	for _, size := range []int{1, 2, 10, 100} {
+		for _, weights := range [][]int{{1000, 1}, {10, 1}, {1000, 30, 1}} {
+			p := NewPool("p", size)
+			all := membersOf(p, weights...)
+			sum := 0
+			for i, m := range all {
+				m.Lower = i > 0
+				sum += m.Weight
+			}
+			all[1].Adjust(size, 0, nil)
+			require.Equal(t, size, all[1].has, "an idle worker is lent")
+			starts := serve(p, all[1:2], 5*size)
+			require.Equal(t, []int{6*size - 1}, starts)
+			all[0].Adjust(size, 0, nil)
+			all[1].Adjust(size, 1, nil)
+			require.Equal(t, 1, all[0].has, "the first worker that is free goes to the urgent topic")
+			for _, m := range all {
+				m.Adjust(size, 0, nil)
+			}
+			rounds := 20 * sum
+			starts = serve(p, all, rounds)
+			for i, m := range all {
+				share := float64(rounds) * float64(m.Weight) / float64(sum)
+				require.InDelta(t, share, starts[i], 0.1*share+2*float64(size), "size %d, weights %v: %v", size, weights, starts)
+				require.Positive(t, starts[i])
+			}
+			checkPool(t, p, all)
+		}
+	}
+}
+
+// A lower class that may not start yet does not keep a worker idle, whatever else waits.
+func TestPoolOfClassesSum(t *testing.T) {
+	for seed := range uint64(100) {
+		rnd := rand.New(rand.NewPCG(seed, 2))
+		p := NewPool("p", 1+rnd.IntN(4))
+		all := membersOf(p, 1000, 30, 1, 1, 1+rnd.IntN(1000))
+		for _, m := range all[1:] {
+			m.Lower = rnd.IntN(2) == 0
+		}
+		for range 300 {
+			m := all[rnd.IntN(len(all))]
+			finished := 0
+			if m.has > 0 {
+				finished = rnd.IntN(2)
+			}
+			m.Adjust(rnd.IntN(p.Size+1), finished, nil)
+			checkPool(t, p, all)
+		}
+	}
+}

@@ -159,7 +159,11 @@ func (w *Workers) Idle() int {
 func (w *Workers) Needs() int {
 	n := w.Busy
 	if !w.Stopping {
-		n += (len(w.Next) + len(w.Later) + w.Claimed + w.Seat() - 1) / w.Seat()
+		coming := w.Claimed
+		if w.more { // those that are taken ahead will be there, too, and others must not overtake them
+			coming = w.Coming
+		}
+		n += (len(w.Next) + len(w.Later) + coming + w.Seat() - 1) / w.Seat()
 		if w.Keen {
 			n = w.Count
 		}
