@@ -188,7 +188,7 @@ func quickSizes() sizes {
 // rows is the table. Its targets hold for fullSizes on two cores.
 func rows() []row {
 	return slices.Concat(
-		enqueueRows(), payloadRows(), workRows(), waitRows(), wideRows(), farRows(), topicRows(), callRows(), aofRows(), inspectRows(),
+		enqueueRows(), payloadRows(), optionRows(), workRows(), waitRows(), wideRows(), farRows(), topicRows(), callRows(), aofRows(), inspectRows(),
 		limitRows(), rateRows(), keyRows(), scheduleRows(), []row{hookRow(), laneRow()}, outboxRows(),
 	)
 }
