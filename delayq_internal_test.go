@@ -59,7 +59,11 @@ func TestJobOptionsChangeWhatTheySay(t *testing.T) {
 		"Header":      {Header("k", "v"), func(o *jobOptions) { o.Headers = map[string]string{"k": "v"} }},
 		"Replace":     {Replace(), func(o *jobOptions) { o.replace = commit.ReplaceAny }},
 		"ReplaceDead": {ReplaceDead(), func(o *jobOptions) { o.replace = commit.ReplaceDead }},
-		"UniqueFor":   {UniqueFor(time.Minute), func(o *jobOptions) { o.window = 60_000 }},
+		"Latest":      {Latest(), func(o *jobOptions) { o.replace = commit.ReplaceLatest }},
+		"Debounce": {Debounce(time.Second, time.Minute), func(o *jobOptions) {
+			o.replace, o.wait, o.longest, o.DueIn = commit.ReplaceDebounce, 1000, 60_000, 1000
+		}},
+		"UniqueFor": {UniqueFor(time.Minute), func(o *jobOptions) { o.window = 60_000 }},
 	} {
 		want := defaultJob
 		c.want(&want)
@@ -1189,7 +1193,7 @@ func TestPartsAreAllOfADefinition(t *testing.T) {
 			}
 		}
 	}
-	walk(reflect.ValueOf(d).Elem(), "Definition", "specErr", "replace", "window", "errs", "onto", "next", "walked")
+	walk(reflect.ValueOf(d).Elem(), "Definition", "specErr", "replace", "unless", "window", "errs", "onto", "next", "walked")
 	walk(reflect.ValueOf(&d.Definition).Elem(), "Job", "Edit", "Nonce")
 	walk(reflect.ValueOf(&d.Job).Elem(), "DueAt", "Scheduled", "filled")
 }

@@ -427,7 +427,7 @@ func TestFormatsOfALaterReleaseAreLeft(t *testing.T) {
 		h.setKeyLimits("k", delayq.KeyLimits{Weight: 2, Rate: delayq.Per(1000, time.Second)})
 		h.Put("+3600000", "moved")
 		flow, rule := h.RDB.HGet(ctx, h.Keys.Meta, "flow").Val(), h.RDB.HGet(ctx, h.Keys.Rules, "k").Val()
-		entry := h.score("moved", 0) + " debounce:1750000000000 1 2 1"
+		entry := h.score("moved", 0) + " later:1750000000000 1 2 1"
 		require.NoError(t, h.RDB.HSet(ctx, h.Keys.Meta, "flow", flow+" 7 8", "of later", "x").Err())
 		require.NoError(t, h.RDB.HSet(ctx, h.Keys.Rules, "k", rule+" 7 8").Err())
 		require.NoError(t, h.RDB.HSet(ctx, h.Keys.Moved, "moved", entry).Err())
@@ -435,7 +435,7 @@ func TestFormatsOfALaterReleaseAreLeft(t *testing.T) {
 		require.NoError(t, h.RDB.HSet(ctx, h.Keys.Stats, "of later", "7").Err())
 		require.NoError(t, h.RDB.HSet(ctx, h.Keys.Hours, "1", "1 later_than 7").Err())
 		h.staysAsItIs(t, "other formats")
-		require.Equal(t, "debounce:1750000000000", string(h.info("moved").DueReason))
+		require.Equal(t, "later:1750000000000", string(h.info("moved").DueReason))
 		stats, err := h.client().insp.Stats(ctx, "topic")
 		require.NoError(t, err)
 		require.Equal(t, delayq.Limits{RunningPerKey: 1, Ordered: true, OnDead: delayq.HaltKey}, stats[0].Limits)

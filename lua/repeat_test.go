@@ -39,6 +39,21 @@ func TestScriptsSentTwice(t *testing.T) {
 		"replace all": func(h *Hand, _ hand.Held) (script.Reply, error) {
 			return h.TryEnqueue(true, [2]string{"ready", "+0"}, [2]string{"running", "+500"}, [2]string{"dead", "+0"}, [2]string{"new", "+0"})
 		},
+		"merge all": func(h *Hand, _ hand.Held) (script.Reply, error) {
+			return h.TryEnqueue(false, [2]string{"ready", "b+50/500"}, [2]string{"running", "b+50/500"}, [2]string{"dead", "l+9"}, [2]string{"new", "b+9/9"}, [2]string{"scheduled", "l+7 +8"})
+		},
+		"ack of one with a successor": func(h *Hand, running hand.Held) (script.Reply, error) {
+			h.follow("running")
+			return h.Settle([]hand.Held{running, {ID: "gone", Fence: "1"}}, settle.Row{Verb: settle.Ack})
+		},
+		"again for a successor": func(h *Hand, running hand.Held) (script.Reply, error) {
+			h.follow("running")
+			return h.Settle([]hand.Held{running, {ID: "gone", Fence: "1"}}, settle.Row{Verb: settle.Bury, Heir: true, Attempts: 1, Failure: hand.Failed})
+		},
+		"snooze of one with a successor": func(h *Hand, running hand.Held) (script.Reply, error) {
+			h.follow("running")
+			return h.Settle([]hand.Held{running, {ID: "gone", Fence: "1"}}, settle.Row{Verb: settle.Snooze, Delay: time.Hour})
+		},
 		"cancel ready": func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryCancel("ready") },
 		"enqueue closed": func(h *Hand, _ hand.Held) (script.Reply, error) {
 			h.entomb("closed", "closed too")

@@ -76,6 +76,14 @@ var deeds = []deed{
 	}},
 	{"Enqueue", nil, replace("running", delayq.ProcessIn(time.Second/2))},
 	{"Enqueue", nil, replace("dead")},
+	{"Enqueue", nil, merge("scheduled")},
+	{"Enqueue", nil, merge("ready")},
+	{"Enqueue", nil, merge("running")},
+	{"Enqueue", nil, merge("dead")},
+	{"Enqueue", nil, merge("new")},
+	{"Enqueue", followedOne, merge("running")},
+	{"Enqueue", followedOne, replace("running")},
+	{"Dequeue", followedOne, cancel("running")},
 	{"Enqueue", closed, func(c *caller) error {
 		return just(c.Enqueue(c.ctx, c.topic, "new", nil, delayq.UniqueFor(time.Hour)))
 	}},
@@ -386,6 +394,16 @@ func bar(h *Hand) {
 	const later = 9e12
 	require.NoError(h.T, h.RDB.ZAdd(ctx, h.Keys.Blockers, redis.Z{Score: later, Member: h.RDB.HGet(ctx, h.Keys.Keyed, "first").Val() + "first"}).Err())
 	require.NoError(h.T, h.RDB.ZAdd(ctx, h.Keys.Parked, redis.Z{Score: later, Member: "ordered"}).Err())
+}
+
+// followedOne gives the running job a successor.
+func followedOne(h *Hand) { h.follow("running") }
+
+// merge enqueues a job with Debounce.
+func merge(id string) func(c *caller) error {
+	return func(c *caller) error {
+		return just(c.Enqueue(c.ctx, c.topic, id, nil, delayq.Debounce(time.Second, time.Minute)))
+	}
 }
 
 // closed closes an ID, and another one that is free again.

@@ -91,6 +91,23 @@ var breakable = map[string]func(h *Hand, running hand.Held) (script.Reply, error
 	"replace unique": func(h *Hand, _ hand.Held) (script.Reply, error) {
 		return h.TryEnqueue(true, [2]string{"scheduled", "+0!1000/10"})
 	},
+	"replace debounce scheduled": func(h *Hand, _ hand.Held) (script.Reply, error) {
+		return h.TryEnqueue(false, [2]string{"scheduled", "b+100/1000"})
+	},
+	"replace debounce running": func(h *Hand, _ hand.Held) (script.Reply, error) {
+		return h.TryEnqueue(false, [2]string{"running", "b+100/1000"})
+	},
+	"replace latest": func(h *Hand, _ hand.Held) (script.Reply, error) {
+		return h.TryEnqueue(false, [2]string{"back", "l+100"})
+	},
+	"retry successor": func(h *Hand, r hand.Held) (script.Reply, error) {
+		h.follow("running")
+		return h.Settle([]hand.Held{r}, settle.Row{Verb: settle.Retry, Failure: hand.Failed})
+	},
+	"again successor": func(h *Hand, r hand.Held) (script.Reply, error) {
+		h.follow("running")
+		return h.Settle([]hand.Held{r}, settle.Row{Verb: settle.Ack, Heir: true})
+	},
 	"cancel tomb":        func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryCancelKnown("ready", "!1000/10") },
 	"cancel running":     func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryCancel("running") },
 	"cancel scheduled":   func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryCancel("scheduled") },
@@ -109,6 +126,11 @@ func scriptOf(call string) string {
 	return word
 }
 
+// follow gives a running job a successor, if that can be.
+func (h *Hand) follow(id string) {
+	_, _ = h.TryEnqueue(false, [2]string{id, "b+100/1000"})
+}
+
 // mayForget lists the jobs that a call may end.
 var mayForget = map[string]string{
 	"ack": "running", "cancel tomb": "ready", "cancel running": "running", "cancel scheduled": "scheduled", "cancel dead": "dead",
@@ -119,7 +141,7 @@ func TestWrongTypeLosesNoJob(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
 		for _, call := range []string{
-			"promote", "give_back", "snooze", "retry", "bury", "again now", "again later", "extend", "enqueue now", "enqueue later", "enqueue_now", "enqueue_later", "enqueue unique", "cancel tomb", "cancel running", "cancel scheduled",
+			"promote", "give_back", "snooze", "retry", "bury", "again now", "again later", "again successor", "retry successor", "extend", "enqueue now", "enqueue later", "enqueue_now", "enqueue_later", "enqueue unique", "cancel tomb", "cancel running", "cancel scheduled",
 			"reschedule ready", "reschedule to now", "revive", "revive later", "bury_waiting ready", "bury_waiting",
 		} {
 			t.Run(call, func(t *testing.T) {

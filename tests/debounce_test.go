@@ -353,3 +353,202 @@ func TestServerRunsSuccessors(t *testing.T) {
 		})
 	}
 }
+
+// Options that cannot be meant are refused, and nothing is written.
+func TestMergingMisused(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		ctx := b.Context()
+		debounce := delayq.Debounce(time.Second, time.Minute)
+		for text, opts := range map[string][]delayq.JobOption{
+			"Debounce(999µs, 1m0s): must be 1ms ≤ wait": {delayq.Debounce(999*time.Microsecond, time.Minute)},
+			"Debounce(24h0m0.001s, 240h0m0s): must be":  {delayq.Debounce(24*time.Hour+time.Millisecond, 240*time.Hour)},
+			"Debounce(2s, 1s): must be":                 {delayq.Debounce(2*time.Second, time.Second)},
+			"Debounce(1s, 720h0m0.001s): must be":       {delayq.Debounce(time.Second, 720*time.Hour+time.Millisecond)},
+			"Debounce: sets the due time":               {debounce, delayq.ProcessIn(time.Hour)},
+			"Debounce: sets the due time, so neither":   {delayq.ProcessAt(time.Now().Add(time.Hour)), debounce},
+			"ExpireIn(1s) must be longer than the wait": {debounce, delayq.ExpireIn(time.Second)},
+			"UnlessRunning: must be given with Replace": {delayq.UnlessRunning()},
+			"UnlessRunning: must be given":              {delayq.UnlessRunning(), debounce},
+		} {
+			_, err := b.Client.Enqueue(ctx, "t", "x", nil, opts...)
+			require.ErrorIs(b, err, delayq.ErrInvalid, text)
+			require.ErrorContains(b, err, text)
+		}
+		for name, opt := range map[string]delayq.JobOption{"Debounce": debounce, "Latest": delayq.Latest()} {
+			_, err := b.Client.Enqueue(ctx, "t", "", nil, opt)
+			require.ErrorContains(b, err, name+": the job needs an ID")
+			require.ErrorIs(b, err, delayq.ErrInvalid)
+			err = b.Client.Schedule(ctx, "t", "daily", delayq.Every(time.Hour), nil, opt)
+			require.ErrorIs(b, err, delayq.ErrInvalid)
+			require.ErrorContains(b, err, "Debounce and Latest: each job of a schedule has a new ID")
+			_, err = delayq.NewClient(b.RDB, delayq.Defaults(opt)).Enqueue(ctx, "t", "x", nil)
+			require.ErrorContains(b, err, "Defaults: "+name+": must be given with each job")
+		}
+		err := b.Client.Schedule(ctx, "t", "daily", delayq.Every(time.Hour), nil, delayq.UnlessRunning())
+		require.ErrorContains(b, err, "Replace, UnlessRunning and ReplaceDead: each job of a schedule has a new ID")
+		_, err = delayq.NewClient(b.RDB, delayq.Defaults(delayq.UnlessRunning())).Enqueue(ctx, "t", "x", nil)
+		require.ErrorContains(b, err, "Defaults: UnlessRunning: must be given with each job")
+		require.Empty(b, b.RDB.Keys(ctx, "*").Val())
+	})
+}
+
+// A handler that returns Again with such an option has failed.
+func TestMergingInAgain(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		b.Serve("t", func(context.Context, *delayq.Job) error {
+			return delayq.Again(nil, delayq.Debounce(time.Second, time.Minute))
+		})
+		b.Enqueue("t", "x", delayq.Retry(0))
+		b.Pass(time.Second)
+		require.Contains(b, b.Get("t", "x").Errors[0].Message, "Debounce: not in Again, whose job has the ID already")
+	})
+}
+
+// Of a batch, each job has its own due time and state, also of one ID twice, and hooks hear of it.
+func TestMergingInBatches(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		var events []delayq.EnqueueEvent
+		f := queuetest.NewFixture(t, rdb, delayq.Hooks(enqueuedHook(func(e delayq.EnqueueEvent) { events = append(events, e) })))
+		f.Enqueue("running")
+		held := f.Hand.TakeOne("running")
+		f.Enqueue("scheduled", delayq.ProcessIn(time.Hour))
+		f.Enqueue("ready")
+		f.Enqueue("twin")
+		events = nil
+		var jobs []delayq.NewJob
+		add := func(id string, opts ...delayq.JobOption) {
+			jobs = append(jobs, delayq.NewJob{Topic: "topic", ID: id, Payload: []byte("new"), Options: opts})
+		}
+		debounce := delayq.Debounce(time.Minute, time.Hour)
+		add("running", debounce)
+		add("twin")
+		add("scheduled", delayq.Latest())
+		add("ready", debounce)
+		add("fresh", debounce)
+		add("fresh", delayq.Debounce(2*time.Minute, time.Hour))
+		add("plain", delayq.ProcessIn(time.Minute))
+		add("hopeless", debounce, delayq.ExpireAt(time.Now().Add(time.Second)))
+		from := rdb.Time(t.Context()).Val().Truncate(time.Millisecond)
+		results, err := f.Client.EnqueueBatch(t.Context(), jobs)
+		require.Error(t, err)
+		for n, want := range []struct {
+			in     time.Duration
+			merged delayq.State
+			err    error
+		}{
+			{time.Minute, delayq.StateRunning, nil},
+			{0, "", delayq.ErrDuplicate},
+			{time.Hour, delayq.StateScheduled, nil},
+			{0, delayq.StateReady, nil},
+			{time.Minute, "", nil},
+			{2 * time.Minute, delayq.StateScheduled, nil},
+			{time.Minute, "", nil},
+			{0, "", delayq.ErrInvalid},
+		} {
+			require.ErrorIs(t, results[n].Err, want.err, n)
+			require.Equal(t, want.merged, events[n].Merged, n)
+			if want.err == nil {
+				require.WithinDuration(t, from.Add(want.in), results[n].Job.Due, time.Second*20, n)
+				require.True(t, results[n].Job.Due.Equal(events[n].Due), n)
+			}
+		}
+		require.Equal(t, "o", f.Hand.Ack(held))
+		require.Equal(t, "new", string(f.Get("running").Payload))
+		checkSound(f)
+	})
+}
+
+// enqueuedHook is a hook of enqueues alone.
+type enqueuedHook func(e delayq.EnqueueEvent)
+
+func (f enqueuedHook) Enqueued(_ context.Context, e delayq.EnqueueEvent) { f(e) }
+
+// A release without successors has ended the job, or buried it: promote enqueues its successor, and
+// only then. A cancel before that removes it.
+func TestPromoteEnqueuesLeftSuccessors(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		for _, sort := range cellSorts {
+			t.Run(sort.name, func(t *testing.T) {
+				ctx := t.Context()
+				f := queuetest.NewFixture(t, rdb)
+				sort.set(f)
+				f.Enqueue("x", sort.opts...)
+				held := f.Hand.TakeOne("x")
+				job := follow(f, sort, "new")
+				f.Hand.Promote()
+				require.Equal(t, delayq.StateRunning, f.Get("x").State, "it waits for the run")
+
+				// ack of v0.1.0
+				old := func() {
+					for _, name := range []string{"pool", "keyed", "moved"} {
+						require.NoError(t, rdb.HDel(ctx, f.Key(name), "x").Err())
+					}
+					require.NoError(t, rdb.Del(ctx, f.Key("leases")).Err())
+				}
+				old()
+				f.Hand.Promote()
+				info := f.Get("x")
+				require.Equal(t, delayq.StateScheduled, info.State)
+				require.Equal(t, "new", string(info.Payload))
+				require.Equal(t, job.Due, info.Due)
+				require.Zero(t, rdb.Exists(ctx, f.Key("all:next")).Val())
+				checkSound(f)
+
+				// bury of v0.1.0
+				f.Hand.Hasten(time.Hour)
+				require.NoError(t, f.Client.Reschedule(ctx, "topic", "x", delayq.ProcessIn(0)))
+				f.Hand.Promote()
+				held = f.Hand.TakeOne("x")
+				follow(f, sort, "newer")
+				require.NoError(t, rdb.ZAdd(ctx, f.Key("dead"), redis.Z{Score: 1, Member: "x"}).Err())
+				require.NoError(t, rdb.Del(ctx, f.Key("leases")).Err())
+				f.Hand.Promote()
+				require.Equal(t, delayq.StateScheduled, f.Get("x").State)
+				require.Equal(t, "newer", string(f.Get("x").Payload))
+				checkSound(f)
+
+				require.NoError(t, f.Client.Reschedule(ctx, "topic", "x", delayq.ProcessIn(0)))
+				f.Hand.Promote()
+				held = f.Hand.TakeOne("x")
+				follow(f, sort, "cancelled")
+				old()
+				require.Equal(t, delayq.StateScheduled, f.Dequeue("x"))
+				f.Hand.Promote()
+				_, err := f.Client.Get(ctx, "topic", "x")
+				require.ErrorIs(t, err, delayq.ErrNotFound)
+				require.Equal(t, "g", f.Hand.Ack(held))
+			})
+		}
+	})
+}
+
+// Settling jobs with large successors takes several calls, and none is forgotten.
+func TestLargeSuccessorsTakeSeveralCalls(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		ran := map[string]int{}
+		b.Serve("t", func(ctx context.Context, job *delayq.Job) error {
+			if ran[job.ID]++; ran[job.ID] > 1 {
+				require.Len(b, job.Payload, 400<<10)
+				return nil
+			}
+			_, err := b.Client.Enqueue(ctx, "t", job.ID, make([]byte, 400<<10), delayq.Debounce(time.Second, time.Minute))
+			require.NoError(b, err)
+			time.Sleep(time.Second)
+			if job.ID > "5" {
+				return delayq.RetryIn(time.Second, errors.New("later"))
+			}
+			return nil
+		}, delayq.Concurrency(10))
+		for n := range 10 {
+			b.Enqueue("t", fmt.Sprint(n))
+		}
+		b.Pass(time.Minute)
+		require.Len(b, ran, 10)
+		for id, times := range ran {
+			require.Equal(b, 2, times, id)
+		}
+		require.Zero(b, b.RDB.Exists(b.Context(), queuetest.Prefix+":{t}:all:next").Val())
+	})
+}

@@ -39,7 +39,7 @@ func (h *Hand) TrySend(replace bool, jobs []any) (script.Reply, error) {
 			jobs[i] = string(commit.ReplaceAny) + jobs[i].(string)
 		}
 		switch keyed := jobs[i-2].(string)[record.NonceLen] > 1; {
-		case strings.ContainsAny(jobs[i].(string), "rd"):
+		case strings.ContainsAny(jobs[i].(string), "rwdlb"):
 			which = script.Replace
 		case keyed && which == script.Enqueue:
 			which = script.EnqueueKeyed
@@ -97,7 +97,8 @@ func (h *Hand) Record(when string, retention int64) (head, tail string) {
 	o := record.Options{Retry: record.NotSet}
 	o.Retention = retention
 	when, _, _ = strings.Cut(when, "!")
-	due, till, _ := strings.Cut(strings.TrimLeft(when, "rd"), " ")
+	due, till, _ := strings.Cut(strings.TrimLeft(when, "rwdlb"), " ")
+	due, _, _ = strings.Cut(due, "/")
 	for text, field := range map[string][2]*int64{due: {&o.DueAt, &o.DueIn}, till: {&o.ExpireAt, &o.ExpireIn}} {
 		if text == "" {
 			continue

@@ -74,7 +74,7 @@ func (v Verb) Delays() bool { return verbs[v].delays }
 // Open appends the arguments that precede the rows of a settling script.
 func (v Verb) Open(args []any, k *script.Keys, number string, list []Row) []any {
 	args = append(args, number)
-	if verbs[v].nudges || list[0].Heir {
+	if verbs[v].nudges || len(list) > 0 && list[0].Heir {
 		return append(args, wakeAhead.Milliseconds(), script.ControlChannel(k.Prefix()), k.Topic)
 	}
 	if v.returns() {
