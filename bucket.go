@@ -333,7 +333,7 @@ func (o *jobOptions) onlyEnqueue(why string) error {
 
 // noteMoved notes the present due time of a job, and why it is due then.
 func (info *JobInfo) noteMoved(m *record.Moved) {
-	info.Due, info.DueReason = msTime(m.Due), DueReason(m.Why)
+	info.Due, info.DueReason = msTime(m.Due), dueReason(m.Why)
 	if m.First > 0 {
 		info.BurstBegan, info.BurstEnds = msTime(m.First), msTime(m.Last)
 	}

@@ -47,8 +47,8 @@ func TestJobOptionsChangeWhatTheySay(t *testing.T) {
 		opt  JobOption
 		want func(o *jobOptions)
 	}{
-		"ProcessAt":   {ProcessAt(at), func(o *jobOptions) { o.DueAt = 4_000_000_000_000 }},
-		"ProcessIn":   {ProcessIn(time.Second), func(o *jobOptions) { o.DueIn = 1000 }},
+		"ProcessAt":   {ProcessAt(at), func(o *jobOptions) { o.DueAt, o.due = 4_000_000_000_000, true }},
+		"ProcessIn":   {ProcessIn(time.Second), func(o *jobOptions) { o.DueIn, o.due = 1000, true }},
 		"Retry":       {Retry(7), func(o *jobOptions) { o.Retry = 7 }},
 		"Retry(0)":    {Retry(0), func(o *jobOptions) { o.Retry = 0 }},
 		"Backoff":     {Backoff(time.Second, time.Minute), func(o *jobOptions) { o.BackoffMin, o.BackoffMax = 1000, 60_000 }},
@@ -1193,9 +1193,9 @@ func TestPartsAreAllOfADefinition(t *testing.T) {
 			}
 		}
 	}
-	walk(reflect.ValueOf(d).Elem(), "Definition", "specErr", "replace", "unless", "window", "errs", "onto", "next", "walked")
+	walk(reflect.ValueOf(d).Elem(), "Definition", "specErr", "replace", "unless", "window", "start", "errs", "onto", "next", "walked")
 	walk(reflect.ValueOf(&d.Definition).Elem(), "Job", "Edit", "Nonce")
-	walk(reflect.ValueOf(&d.Job).Elem(), "DueAt", "Scheduled", "filled")
+	walk(reflect.ValueOf(&d.Job).Elem(), "DueAt", "Plan", "Scheduled", "filled")
 }
 
 // Of a job that is moved to another topic nothing is lost that its options gave.

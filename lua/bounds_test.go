@@ -75,15 +75,15 @@ func TestCostOfACallDoesNotGrow(t *testing.T) {
 			{"cancel scheduled", func(i int) error { _, err := h.TryCancel(id("later", 2+i)); return err }},
 			{"cancel ready", func(i int) error { _, err := h.TryCancel(id("ready", 15+i)); return err }},
 			{"debounce scheduled", func(i int) error {
-				_, err := h.TryEnqueue(false, [2]string{id("later", 20+i), "b+50000/100000"})
+				_, err := h.TryEnqueue(false, [2]string{id("later", 14+i), "b+50000/100000"})
 				return err
 			}},
 			{"debounce ready", func(i int) error {
-				_, err := h.TryEnqueue(false, [2]string{id("ready", 25+i), "b+50000/100000"})
+				_, err := h.TryEnqueue(false, [2]string{id("ready", 10+i), "b+50000/100000"})
 				return err
 			}},
 			{"debounce running", func(int) error {
-				_, err := h.TryEnqueue(false, [2]string{id("leased", 40), "b+50000/100000"})
+				_, err := h.TryEnqueue(false, [2]string{id("leased", 5), "b+50000/100000"})
 				return err
 			}},
 			{"enqueue unique", func(i int) error {
