@@ -350,10 +350,14 @@ func (r *application) operation(info *JobInfo) *commit.Op {
 }
 
 // ActOn acts on a job that was read, as the calls about single jobs do, but only if the job is
-// still as it was then: in the same state, and with the same due time, time of burial or time until
-// which it is kept. Otherwise nothing is changed, and the error is an [ErrNotFound] that says so.
+// still as it was then, as with [IfUnchanged]. Of a job whose record was not read, the state is
+// compared, and the due time, time of burial or time until which it is kept. Otherwise nothing is
+// changed, and the error is an [ErrNotFound] that says so.
 func (friends) ActOn(ctx context.Context, c *Client, info *JobInfo, a Action) error {
 	o := &commit.Op{Kind: a.kind, Topic: info.Topic, ID: info.ID, Known: known(info), Reason: a.reason}
+	if text, reads, err := info.expectation(); err == nil {
+		o.Known, o.Reads = text, reads
+	}
 	if a.kind == commit.Delete && info.State == StateDead {
 		o.Kind = commit.Cancel
 	}

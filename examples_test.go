@@ -789,6 +789,29 @@ func ExampleUniqueFor() {
 	// Output: there was one within 24 hours
 }
 
+func ExampleIfUnchanged() {
+	rdb, end := openRedis()
+	defer end()
+	ctx := context.Background()
+	client := delayq.NewClient(rdb)
+	if _, err := client.Enqueue(ctx, "reminder", "invoice-42", nil, delayq.ProcessIn(time.Hour)); err != nil {
+		log.Fatal(err)
+	}
+	info, err := client.Get(ctx, "reminder", "invoice-42")
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	// Two programs have read the job. The first one moves it, the second one wants to cancel it.
+	err = client.Reschedule(ctx, "reminder", "invoice-42", delayq.ProcessIn(2*time.Hour), delayq.IfUnchanged(info))
+	fmt.Println(err)
+	_, err = client.Dequeue(ctx, "reminder", "invoice-42", delayq.IfUnchanged(info))
+	fmt.Println(errors.Is(err, delayq.ErrChanged))
+	// Output:
+	// <nil>
+	// true
+}
+
 func ExampleTombstone() {
 	rdb, end := openRedis()
 	defer end()

@@ -16,6 +16,7 @@ var refusals = []struct {
 }{
 	{delayq.ErrDuplicate, "duplicate"},
 	{delayq.ErrNotFound, "not_found"},
+	{delayq.ErrChanged, "changed"},
 	{delayq.ErrRunning, "running"},
 	{delayq.ErrDead, "dead"},
 }

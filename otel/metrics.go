@@ -246,6 +246,8 @@ func resultOf(err error, done string) string {
 		return "duplicate"
 	case isError(err, delayq.ErrNotFound):
 		return "not_found"
+	case isError(err, delayq.ErrChanged):
+		return "changed"
 	case isError(err, delayq.ErrInvalid):
 		return resultInvalid
 	case isError(err, delayq.ErrUnknownOutcome):
@@ -262,10 +264,10 @@ var (
 		string(delayq.OutcomeBuried), string(delayq.OutcomeExpired), string(delayq.OutcomeReturned), string(delayq.OutcomeCancelled),
 		string(delayq.OutcomeReplaced), string(delayq.OutcomeLeaseLost), string(delayq.OutcomeHeld),
 	}
-	enqueueResults = []string{"stored", "duplicate", resultInvalid, "unknown", "error"}
+	enqueueResults = []string{"stored", "duplicate", "changed", resultInvalid, "unknown", "error"}
 	cancelResults  = []string{
 		string(delayq.StateScheduled), string(delayq.StateReady), string(delayq.StateRunning), string(delayq.StateDead),
-		"not_found", resultInvalid, "unknown", "error",
+		"not_found", "changed", resultInvalid, "unknown", "error",
 	}
 )
 

@@ -42,7 +42,8 @@ const (
 	RetryDelayKey = attribute.Key("messaging.delayq.retry_delay")
 	// StateKey is the [delayq.State] in which a Dequeue found the job.
 	StateKey = attribute.Key("messaging.delayq.message.state")
-	// ResultKey says why a call of a client was refused: duplicate, not_found, running or dead.
+	// ResultKey says why a call of a client was refused: duplicate, not_found, changed, running or
+	// dead.
 	ResultKey = attribute.Key("messaging.delayq.result")
 	// FailedKey is the number of jobs that an EnqueueBatch has not stored.
 	FailedKey = attribute.Key("messaging.delayq.batch.failed_count")

@@ -31,6 +31,11 @@ func TestTombsThroughATable(t *testing.T) {
 		require.NoError(w, w.ob.Dequeue(ctx, tx, "topic", "unique"))
 		put("unique", delayq.UniqueFor(time.Hour))
 		require.ErrorIs(w, w.ob.Dequeue(ctx, tx, "topic", "x", delayq.Tombstone(-1)), delayq.ErrInvalid)
+		for _, opt := range []delayq.UnchangedOption{delayq.IfUnchanged(), delayq.IfUnchanged(&delayq.JobInfo{})} {
+			require.ErrorIs(w, w.ob.Dequeue(ctx, tx, "topic", "x", opt), delayq.ErrInvalid)
+			_, err := w.ob.Enqueue(ctx, tx, "topic", "x", nil, delayq.Replace(), opt)
+			require.ErrorIs(w, err, delayq.ErrInvalid)
+		}
 
 		w.relay(outbox.Horizon(24 * time.Hour))
 		w.drained()

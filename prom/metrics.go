@@ -159,10 +159,10 @@ type resultSeries map[string]prometheus.Counter
 
 // The results of an enqueue and of a cancel. That of a cancel is the state in which the job was.
 var (
-	enqueueResults = []string{"stored", "duplicate", "invalid", "unknown", "error"}
+	enqueueResults = []string{"stored", "duplicate", "changed", "invalid", "unknown", "error"}
 	cancelResults  = []string{
 		string(delayq.StateScheduled), string(delayq.StateReady), string(delayq.StateRunning), string(delayq.StateDead),
-		"not_found", "invalid", "unknown", "error",
+		"not_found", "changed", "invalid", "unknown", "error",
 	}
 )
 
@@ -198,6 +198,8 @@ func resultOf(err error, done string) string {
 		return "duplicate"
 	case errors.Is(err, delayq.ErrNotFound):
 		return "not_found"
+	case errors.Is(err, delayq.ErrChanged):
+		return "changed"
 	case errors.Is(err, delayq.ErrInvalid):
 		return "invalid"
 	case errors.Is(err, delayq.ErrUnknownOutcome):

@@ -144,7 +144,7 @@ func TestMetricsOfRunsByHand(t *testing.T) {
 
 	for word, err := range map[string]error{
 		"stored": delayq.ErrNotReplicated, "duplicate": &delayq.DuplicateError{}, "unknown": fmt.Errorf("x: %w", delayq.ErrUnknownOutcome),
-		"error": errors.New("x"), "invalid": delayq.ErrCursor,
+		"error": errors.New("x"), "invalid": delayq.ErrCursor, "changed": delayq.ErrChanged,
 	} {
 		m.Enqueued(t.Context(), delayq.EnqueueEvent{Topic: "t", Err: errors.New("x")}) // now "t" is known
 		before := scrapeOf(t, m)["delayq_enqueues_total{result="+word+",topic=t}"]
@@ -152,7 +152,7 @@ func TestMetricsOfRunsByHand(t *testing.T) {
 		require.EqualValues(t, before+1, scrapeOf(t, m)["delayq_enqueues_total{result="+word+",topic=t}"], word)
 	}
 	for word, err := range map[string]error{
-		"ready": delayq.ErrNotAudited, "not_found": delayq.ErrNotFound, "unknown": delayq.ErrUnknownOutcome, "error": context.Canceled,
+		"ready": delayq.ErrNotAudited, "not_found": delayq.ErrNotFound, "changed": delayq.ErrChanged, "unknown": delayq.ErrUnknownOutcome, "error": context.Canceled,
 	} {
 		m.Dequeued(t.Context(), delayq.DequeueEvent{Topic: "t", State: delayq.StateReady, Err: err})
 		require.EqualValues(t, 1, scrapeOf(t, m)["delayq_cancels_total{result="+word+",topic=t}"], word)

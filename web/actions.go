@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -50,7 +51,11 @@ var acts = map[string]*act{
 	"priority": {
 		right: RightReschedule, states: []delayq.State{delayq.StateScheduled, delayq.StateReady, delayq.StateRunning, delayq.StateDead}, ahead: true,
 		one: func(ctx context.Context, h *Handler, info *delayq.JobInfo, p *actInput) error {
-			return h.o.client.SetPriority(ctx, info.Topic, info.ID, p.start)
+			err := h.o.client.SetPriority(ctx, info.Topic, info.ID, p.start, delayq.IfUnchanged(info))
+			if errors.Is(err, delayq.ErrChanged) {
+				return fmt.Errorf("%w: %w", delayq.ErrNotFound, err) // as ActOn does
+			}
+			return err
 		},
 	},
 	"revive": {
@@ -82,7 +87,7 @@ const actTries = 3
 
 // actOn acts on a job that was chosen, if it is in a state of the act and what the page said about
 // it. The act is on the job as it was read: the right to cancel is none to purge, and a job that
-// leaves its state in between is not hit. Only a priority is given to any job of that ID.
+// changes in between is not hit.
 func (h *Handler) actOn(ctx context.Context, p *actInput, id string) error {
 	for try := 1; ; try++ {
 		info, err := h.admitted(ctx, p, id)

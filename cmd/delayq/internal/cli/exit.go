@@ -176,7 +176,7 @@ func isConflict(err error) bool {
 }
 
 var conflicts = []error{
-	delayq.ErrDuplicate, delayq.ErrRunning, delayq.ErrDead, delayq.ErrTooManyPauses, delayq.ErrNotEmpty,
+	delayq.ErrDuplicate, delayq.ErrRunning, delayq.ErrDead, delayq.ErrChanged, delayq.ErrTooManyPauses, delayq.ErrNotEmpty,
 }
 
 // refused reports whether Redis does not let this user do this, or no user at all.
