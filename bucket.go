@@ -254,6 +254,9 @@ func moveTo(due DueOption) (*commit.Move, error) {
 //     takes the payload of its successor instead. If its lease lapses, or it is given back, it runs
 //     again as it was, and the successor goes on waiting.
 //
+// If the handler returns [Again], its successor takes the place of that job, and the run counts as
+// acked. If the run buries the job, hooks are called for that, and no dead job stays.
+//
 // A burst ends when the job runs, is retried, is snoozed, or is moved by [Client.Reschedule] or
 // [Client.Revive]. [Client.Dequeue] cancels a job and its successor, and Replace replaces both. A
 // job with another [Key] moves to that key. An expiry counts from the call that gives it. Debounce
