@@ -204,7 +204,8 @@ for _, one in ipairs({{held, freed}, {parked, again}}) do
     pushed = pushed + jobs
   end
 end
-if heal == '1' and redis.call('EXISTS', rates) == 1 then -- a tat of the past is as good as none
+local rare = heal == '1' and redis.call('EXISTS', rates, next) or 0
+if rare > 0 then -- a tat of the past is as good as none
   local us = string.format('%.0f', time[1] * 1000000 + time[2])
   local past = redis.pcall('ZRANGEBYSCORE', rates, '-inf', us, 'LIMIT', 0, 1000)
   if #past > 0 then
@@ -217,7 +218,7 @@ if heal == '1' then
     redis.call('LMOVE', handoff, ready, 'RIGHT', 'LEFT')
     pushed = pushed + 1
   end
-  if redis.pcall('EXISTS', next) == 1 then
+  if rare > 0 and redis.call('EXISTS', next) == 1 then
     -- Uses: successor sizes tend
     pushed = pushed + tend()
   end

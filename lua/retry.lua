@@ -26,7 +26,7 @@
 -- back. q for left for another call, because the successors have more than 1 MiB.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats lease settle errors history place reseat order block
--- Uses: keep_first put_back failures successor heirs spare inherit inherited
+-- Uses: keep_first put_back failures
 local leases, bucket, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local stats, receipt, pool, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local keyed, sizes, meta, blockers = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
@@ -39,8 +39,10 @@ if told then
 end
 
 local ids, where, letters = rows(leases, pool, jobs, first)
-local heirs
+local heirs, take_on, taken_on
 if #ids > 0 and redis.call('EXISTS', next) == 1 then
+  -- Uses: successor heirs spare inherit inherited
+  take_on, taken_on = inherit, inherited
   local skip, any
   heirs, skip, any = heirs_of(next, ids)
   if any then
@@ -51,14 +53,14 @@ if #ids > 0 then
   redis.call('ZREM', bucket, '') -- after a deletion, the script can write at maxmemory
   local dues = delays(jobs, ids, where)
   if heirs then
-    inherit(heirs, ids, dues, keyed, sizes)
+    take_on(heirs, ids, dues, keyed, sizes)
   end
   if not keep_first(keyed, sizes, meta, blockers, ids) then
     reseat(keyed, sizes, ids, dues)
   end
   put_back(leases, bucket, moved, jobs, ids, where, dues, 'retry')
   if heirs then
-    inherited(heirs, ids, dues, pool, moved, next, jobs, where, 2)
+    taken_on(heirs, ids, dues, pool, moved, next, jobs, where)
   end
   failures(attempts, errors, runs, jobs, ids, where, 3, 1)
 end

@@ -22,8 +22,7 @@
 -- Returns {'ok', now, letters}: o for put back, l for lost, g for gone; no letters if all are put
 -- back. q for left for another call, because the successors have more than 1 MiB.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats lease settle place reseat order block keep_first put_back successor
--- Uses: heirs spare inherit inherited
+-- Uses: now receipt stats lease settle place reseat order block keep_first put_back
 local leases, bucket, moved = KEYS[1], KEYS[2], KEYS[3]
 local stats, receipt, pool, keyed, sizes = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local meta, blockers, next = KEYS[9], KEYS[10], KEYS[11]
@@ -35,8 +34,10 @@ if told then
 end
 
 local ids, where, letters = rows(leases, pool, jobs, first)
-local heirs
+local heirs, take_on, taken_on
 if #ids > 0 and redis.call('EXISTS', next) == 1 then
+  -- Uses: successor heirs spare inherit inherited
+  take_on, taken_on = inherit, inherited
   local skip, any
   heirs, skip, any = heirs_of(next, ids)
   if any then
@@ -52,7 +53,7 @@ if #ids > 0 then
   redis.call('ZREM', bucket, '') -- after a deletion, the script can write at maxmemory
   local dues = delays(jobs, ids, where)
   if heirs then
-    inherit(heirs, ids, dues, keyed, sizes)
+    take_on(heirs, ids, dues, keyed, sizes)
   end
   local others, times, later, places = {}, {}, {}, {} -- later: those of a later release
   for i, id in ipairs(ids) do
@@ -70,7 +71,7 @@ if #ids > 0 then
   end
   put_back(leases, bucket, moved, jobs, ids, where, dues, 'snooze')
   if heirs then
-    inherited(heirs, ids, dues, pool, moved, next, jobs, where, 2)
+    taken_on(heirs, ids, dues, pool, moved, next, jobs, where)
   end
   for n, id in ipairs(later) do
     local rest = string.match(entries[n] or '', '^%d+( .*)$')

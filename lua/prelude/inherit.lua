@@ -3,23 +3,23 @@
 -- Gives: inherit
 -- Expects: has_key place_of key_of
 
--- inherit prepares that: dues become those of the successors if these are later, and the jobs get
--- places of their new keys. It comes before what gives the jobs their new places.
-local function inherit(heirs, ids, dues, keyed, sizes)
-  for i, id in ipairs(ids) do
-    local heir = heirs[i]
+-- inherit prepares that: the due times (whens) become those of the successors (list) if these are
+-- later, and the jobs get places of their new keys. It comes before what gives the jobs their new
+-- places. numbers is the key sizes.
+local function inherit(list, all, whens, places, numbers)
+  for n, one in ipairs(all) do
+    local heir = list[n]
     if heir then
-      dues[i] = math.max(dues[i], heir.due)
-      local old = redis.call('HGET', keyed, id)
+      whens[n] = math.max(whens[n], heir.due)
+      local was = redis.call('HGET', places, one)
       if has_key(heir.record) then
-        local number = redis.call('HINCRBY', sizes, 'number', 1)
-        local new = place_of(heir.record, dues[i], number)
-        if old and key_of(old) == key_of(new) then -- with the head start that the job has got
-          new = string.sub(old, 1, -9) .. string.sub(new, -8)
+        local new = place_of(heir.record, whens[n], redis.call('HINCRBY', numbers, 'number', 1))
+        if was and key_of(was) == key_of(new) then -- with the head start that the job has got
+          new = string.sub(was, 1, -9) .. string.sub(new, -8)
         end
-        redis.call('HSET', keyed, id, new)
-      elseif old then
-        redis.call('HDEL', keyed, id)
+        redis.call('HSET', places, one, new)
+      elseif was then
+        redis.call('HDEL', places, one)
       end
     end
   end
