@@ -109,6 +109,19 @@ func planOption(p *record.Plan, due int64) JobOption {
 	return jobOption(func(o *jobOptions) { o.Plan, o.DueAt, o.DueIn = p, due, 0 })
 }
 
+// PlanOption is ProcessAtEach for a copy of a plan, whose present stage is due at a time; zero: at
+// once.
+func (friends) PlanOption(p *record.Plan, due time.Time) (JobOption, error) {
+	if err := p.Check(); err != nil {
+		return nil, err
+	}
+	ms := int64(0)
+	if !due.IsZero() {
+		ms = due.UnixMilli()
+	}
+	return planOption(p.Again(), ms), nil
+}
+
 // when returns the time argument of enqueue.lua: what is replaced, the due time, and the expiry if
 // only the script can know whether the job would expire before it is due.
 func (o *jobOptions) when() string {

@@ -48,11 +48,13 @@ const (
 	// There is no such job, and its ID is closed: see [Tombstone] and [UniqueFor]. Until.
 	ReasonTomb ReasonCode = "tomb"
 
-	// The job is scheduled and not due yet. Until: when it is due.
+	// The job is scheduled and not due yet. Until: when it is due. Stage, Stages: of a plan.
 	ReasonDueLater ReasonCode = "due_later"
-	// The same after a failed attempt. Until; Attempt, Since, Error: the attempt that failed.
+	// The same after a failed attempt. Until; Stage, Stages; Attempt, Since, Error: the attempt
+	// that failed.
 	ReasonBackingOff ReasonCode = "backing_off"
-	// The same after its handler has snoozed it. Until; Snoozes: how often that was.
+	// The same after its handler has snoozed it. Until; Stage, Stages; Snoozes: how often that
+	// was.
 	ReasonSnoozed ReasonCode = "snoozed"
 
 	// The job is past its expiry, or will be when it is due: it is dropped instead of started.
@@ -153,7 +155,9 @@ type Reason struct {
 
 	Attempt int
 	Snoozes int
-	Error   *AttemptError
+	// Of a job with [ProcessAtEach]: the number of the stage that is due, and how many there are.
+	Stage, Stages int
+	Error         *AttemptError
 
 	Server, Host string // a server: its ID and its host
 	Servers      int
@@ -225,7 +229,7 @@ func (i *Inspector) Explain(ctx context.Context, topic, id string) (*Explanation
 func (c *circumstances) reason(r *explain.Reason) Reason {
 	to := Reason{
 		Code: ReasonCode(r.Code), Text: r.Text, Since: r.Since, Until: r.Until, By: r.By, Because: r.Because, Action: r.Action,
-		Attempt: r.Attempt, Snoozes: r.Snoozes, Server: r.Server, Host: r.Host, Servers: r.Servers, Others: r.Others,
+		Attempt: r.Attempt, Snoozes: r.Snoozes, Stage: r.Stage, Stages: r.Stages, Server: r.Server, Host: r.Host, Servers: r.Servers, Others: r.Others,
 		Workers: r.Workers, Running: r.Running, Stragglers: r.Stragglers, Job: r.Job, For: r.For, Ahead: r.Ahead, More: r.More, Keys: r.Keys,
 		PerSecond: r.PerSecond, Wait: r.Wait, LoopAge: r.LoopAge, Finding: FindingKind(r.Finding), Refusal: r.Refusal,
 		Used: r.Used, Limit: r.Limit, Version: r.Version,
@@ -343,7 +347,7 @@ func (info *JobInfo) fact(revived bool) *explain.Job {
 		return nil
 	}
 	job := &explain.Job{
-		State: string(info.State), Due: info.Due, DueReason: string(info.DueReason), Attempt: info.Attempt, Snoozes: info.Snoozes,
+		State: string(info.State), Due: info.Due, DueReason: string(info.DueReason), Attempt: info.Attempt, Snoozes: info.Snoozes, Stage: info.Stage, Stages: info.Stages,
 		Revived: revived, EnqueuedAt: info.EnqueuedAt, LeaseEnd: info.LeaseEnd, BuriedAt: info.BuriedAt, FinishedAt: info.FinishedAt,
 		KeptUntil: info.KeptUntil, ExpireAt: info.ExpireAt,
 	}

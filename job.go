@@ -287,9 +287,14 @@ func newJob(r *run.Run) *Job {
 
 // A PlanStage is a due time of a job with [ProcessAtEach]: see [JobInfo.Plan].
 type PlanStage struct {
-	Due    time.Time     // as ProcessAtEach was given it
-	Over   bool          // it has had its turn
-	Failed *AttemptError // its last error, cut to 100 bytes, if it has failed for good; else nil
+	Due  time.Time // as ProcessAtEach was given it
+	Over bool      // it has had its turn
+	// FailedAt is when the stage failed for good; zero: it has not, or was revived and succeeded.
+	// Then Attempt, Kind and Message are those of its last attempt.
+	FailedAt time.Time
+	Attempt  int
+	Kind     ErrorKind
+	Message  string // cut to 100 bytes
 }
 
 // planStages returns the stages of a plan.
@@ -301,8 +306,7 @@ func planStages(p *record.Plan) (list []PlanStage) {
 	for i, at := range p.Times {
 		s := PlanStage{Due: msTime(at), Over: i < p.Stage || left == 0 && i > p.Stage}
 		if f := p.FailedOf(i); f != nil {
-			s.Over = true
-			s.Failed = &AttemptError{Attempt: f.Attempt, At: msTime(f.At), Kind: ErrorKind(f.Kind), Message: f.Message}
+			s.Over, s.FailedAt, s.Attempt, s.Kind, s.Message = true, msTime(f.At), f.Attempt, ErrorKind(f.Kind), f.Message
 		}
 		list = append(list, s)
 	}

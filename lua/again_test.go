@@ -7,6 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq/internal/hand"
 	"github.com/delayq/delayq/internal/script"
 	"github.com/delayq/delayq/internal/settle"
 )
@@ -29,5 +30,35 @@ func TestAgainWakesTheTimersForTheFirst(t *testing.T) {
 			require.Regexp(t, "^wake ", m.(*redis.Message).Payload)
 			require.NoError(t, h.RDB.Del(ctx, h.Keys.Bucket, h.Keys.Pool).Err())
 		}
+	})
+}
+
+// A stage of a plan that has failed for good counts as a failed run, and the next one is a job with
+// clean books. Nothing of the stage is kept, also of one that has succeeded.
+func TestAgainOfStages(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ctx := t.Context()
+		h.Put("+0", "failed", "fine")
+		held := h.Take(2, time.Minute)
+		require.Equal(t, "oo", h.Retry(0, held...))
+		require.NoError(t, h.RDB.Del(ctx, h.Keys.Stats).Err())
+		held = nil
+		for len(held) < 2 {
+			h.Promote()
+			held = append(held, h.Take(2, time.Minute)...)
+		}
+		stage := h.Renewal("+3600000", 0)
+		stage.Stage = true
+		for _, one := range held {
+			h.Renewals = map[string]*settle.Renewal{one.ID: stage}
+			verb := map[string]settle.Verb{"failed": settle.Pass, "fine": settle.Again}[one.ID]
+			require.Equal(t, "o", h.Letters([]hand.Held{one}, settle.Row{Verb: verb}))
+		}
+		stats := h.RDB.HGetAll(ctx, h.Keys.Stats).Val()
+		for name, want := range map[string]string{"retried": "1", "acked": "1", "again": "1", "enqueued": "1"} {
+			require.Equal(t, want, stats[name], name)
+		}
+		require.ElementsMatch(t, []string{"failed", "fine"}, h.RDB.ZRange(ctx, h.Keys.Bucket, 0, -1).Val())
+		require.Zero(t, h.RDB.Exists(ctx, h.Keys.Attempts, h.Keys.Errors, h.Keys.Moved, h.Keys.Leases, h.Keys.Done, h.Keys.Results).Val())
 	})
 }

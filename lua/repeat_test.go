@@ -95,7 +95,7 @@ func TestScriptsSentTwice(t *testing.T) {
 	}
 	for name, verb := range map[string]settle.Verb{
 		"ack": settle.Ack, "expire": settle.Expire, "retry": settle.Retry, "snooze": settle.Snooze, "bury": settle.Bury, "return": settle.Return, "return and hold": settle.Hold,
-		"again": settle.Again,
+		"again": settle.Again, "pass": settle.Pass,
 	} {
 		calls[name] = settled(verb)
 	}

@@ -517,11 +517,11 @@ var scenes = map[string]func(b *queuetest.Bubble) explained{
 		b.Serve("t", func(context.Context, *delayq.Job) error { return nil })
 		b.Enqueue("t", "x", delayq.ProcessIn(time.Second))
 		raw := b.RDB.HGet(b.Context(), queuetest.PoolKey("t"), "x").Val()
-		require.NoError(b, b.RDB.HSet(b.Context(), queuetest.PoolKey("t"), "x", raw[:8]+"\x03"+raw[9:]).Err())
+		require.NoError(b, b.RDB.HSet(b.Context(), queuetest.PoolKey("t"), "x", raw[:8]+"\x05"+raw[9:]).Err())
 		b.Pass(1500 * time.Millisecond)
 		return explained{
-			"x", "Scheduled: a later release of delayq has stored it (format version 3); servers of that release run it, and others put it off.",
-			[]delayq.Reason{{Code: delayq.ReasonLaterRelease, Version: 3}, {Code: delayq.ReasonDueLater, Until: after(b, 2*time.Second)}},
+			"x", "Scheduled: a later release of delayq has stored it (format version 5); servers of that release run it, and others put it off.",
+			[]delayq.Reason{{Code: delayq.ReasonLaterRelease, Version: 5}, {Code: delayq.ReasonDueLater, Until: after(b, 2*time.Second)}},
 		}
 	},
 	"its key is held": func(b *queuetest.Bubble) explained {

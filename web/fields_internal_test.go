@@ -27,7 +27,7 @@ const (
 // leftOut has the fields of a job that its page leaves out on purpose, and why. "json" is that page
 // for programs.
 var leftOut = map[string]map[string]string{
-	"page": {"Raw": noBytes, "Partial": onlyList, "PayloadSize": "it shows the payload, or to those who may not see it its size"},
+	"page": {"Plan.Over": "one that has failed for good is over", "Raw": noBytes, "Partial": onlyList, "PayloadSize": "it shows the payload, or to those who may not see it its size"},
 	"json": {"Raw": noBytes},
 }
 
@@ -49,6 +49,8 @@ func jobFields() (list []jobField) {
 				add(f.Type, prefix, value)
 			case f.IsExported() && f.Type == reflect.TypeFor[[]delayq.AttemptError]():
 				add(reflect.TypeFor[delayq.AttemptError](), f.Name+".", func(info *delayq.JobInfo) reflect.Value { return value(info).Index(0) })
+			case f.IsExported() && f.Type == reflect.TypeFor[[]delayq.PlanStage]():
+				add(reflect.TypeFor[delayq.PlanStage](), f.Name+".", func(info *delayq.JobInfo) reflect.Value { return value(info).Index(0) })
 			case f.IsExported():
 				list = append(list, jobField{prefix + f.Name, value})
 			}
@@ -62,7 +64,8 @@ func jobFields() (list []jobField) {
 func plainJob() *delayq.JobInfo {
 	at := time.Date(2026, 11, 20, 14, 0, 0, 0, time.UTC)
 	return &delayq.JobInfo{
-		Job: delayq.Job{Topic: "t", ID: "j", Attempt: 2, Retries: 5, EnqueuedAt: at, Due: at}, State: delayq.StateScheduled,
+		Job:  delayq.Job{Topic: "t", ID: "j", Attempt: 2, Retries: 5, Stage: 2, Stages: 3, EnqueuedAt: at, Due: at},
+		Plan: []delayq.PlanStage{{Due: at, FailedAt: at, Attempt: 1, Kind: delayq.KindError, Message: "no"}}, State: delayq.StateScheduled,
 		BackoffFirst: 2 * time.Second, BackoffLimit: time.Hour, Errors: []delayq.AttemptError{{Attempt: 1, At: at, Kind: delayq.KindError, Message: "no"}},
 	}
 }

@@ -30,6 +30,9 @@ type jobRecord struct {
 	Retries     int               `json:"retries"`      // -1: unlimited, or as the handler sets it
 	RetriesLeft int               `json:"retries_left"` // of the page of a job: with what its handler sets
 	Snoozes     int               `json:"snoozes,omitempty"`
+	Stage       int               `json:"stage,omitempty"` // of a job with several due times, from 1
+	Stages      int               `json:"stages,omitempty"`
+	Plan        []stageEntry      `json:"plan,omitempty"`
 	Backoff     []float64         `json:"backoff_seconds,omitempty"` // the first delay and the limit
 	TimeoutSec  float64           `json:"timeout_seconds,omitempty"`
 	Retention   float64           `json:"retention_seconds,omitempty"`
@@ -41,6 +44,16 @@ type jobRecord struct {
 	Partial     bool              `json:"partial,omitempty"`
 	Columns     map[string]string `json:"columns,omitempty"` // that were asked for: see filter
 	Undecodable string            `json:"undecodable,omitempty"`
+}
+
+// A stageEntry is one of the due times of a job in JSON.
+type stageEntry struct {
+	Due      time.Time        `json:"due"`
+	Over     bool             `json:"over,omitempty"`
+	FailedAt time.Time        `json:"failed_at,omitzero"`
+	Attempt  int              `json:"attempt,omitempty"`
+	Kind     delayq.ErrorKind `json:"kind,omitempty"`
+	Message  string           `json:"message,omitempty"`
 }
 
 // An errorEntry is a failed attempt in JSON.
@@ -65,7 +78,7 @@ func record(j *delayq.JobInfo, headers bool) jobRecord {
 	r := jobRecord{
 		Topic: j.Topic, ID: j.ID, jobKey: jobKeyOf(j.Key), State: j.State, DueReason: j.DueReason, EnqueuedAt: utc(j.EnqueuedAt), Due: utc(j.Due),
 		LeaseEnd: utc(j.LeaseEnd), BuriedAt: utc(j.BuriedAt), StartedAt: utc(j.StartedAt), FinishedAt: utc(j.FinishedAt),
-		KeptUntil: utc(j.KeptUntil), ExpireAt: utc(j.ExpireAt), Attempt: j.Attempt, Retries: j.Retries, RetriesLeft: j.RetriesLeft(), Snoozes: j.Snoozes,
+		KeptUntil: utc(j.KeptUntil), ExpireAt: utc(j.ExpireAt), Attempt: j.Attempt, Retries: j.Retries, RetriesLeft: j.RetriesLeft(), Snoozes: j.Snoozes, Stage: j.Stage, Stages: j.Stages,
 		TimeoutSec: j.Timeout.Seconds(), Retention: j.Retention.Seconds(), Schedule: j.Schedule, Slot: utc(j.Slot),
 		PayloadSize: j.PayloadSize, Partial: j.Partial,
 	}
@@ -84,6 +97,9 @@ func record(j *delayq.JobInfo, headers bool) jobRecord {
 	}
 	if j.Undecodable != nil {
 		r.Undecodable = j.Undecodable.Error()
+	}
+	for _, s := range j.Plan {
+		r.Plan = append(r.Plan, stageEntry{utc(s.Due), s.Over, utc(s.FailedAt), s.Attempt, s.Kind, s.Message})
 	}
 	for _, e := range j.Errors {
 		r.Errors = append(r.Errors, errorEntry{

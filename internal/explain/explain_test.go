@@ -70,6 +70,12 @@ func TestExplain(t *testing.T) {
 		}, `Not found: "ann" cancelled it at 2026-03-01 11:59:00.000 UTC, 1m ago.`, []Code{Cancelled, NotFound}},
 		"due later": {func(f *Facts) { f.Job.State, f.Job.Due = stateScheduled, noon.Add(90*time.Second) },
 			"Scheduled: it is due at 2026-03-01 12:01:30.000 UTC, in 1m30s.", []Code{DueLater}},
+		"due later, of a plan": {func(f *Facts) {
+			f.Job.State, f.Job.Due, f.Job.Stage, f.Job.Stages = stateScheduled, noon.Add(90*time.Second), 2, 4
+		}, "Scheduled: stage 2 of 4 is due at 2026-03-01 12:01:30.000 UTC, in 1m30s.", []Code{DueLater}},
+		"backing off, of a plan": {func(f *Facts) {
+			f.Job.State, f.Job.Due, f.Job.DueReason, f.Job.Attempt, f.Job.Stage, f.Job.Stages = stateScheduled, noon.Add(time.Second), dueRetry, 3, 2, 4
+		}, `Scheduled: attempt 2 of stage 2 of 4 failed, and the next one is due at 2026-03-01 12:00:01.000 UTC, in 1s.`, []Code{BackingOff}},
 		"backing off": {func(f *Facts) {
 			f.Job.State, f.Job.Due, f.Job.DueReason, f.Job.Attempt = stateScheduled, noon.Add(time.Second), dueRetry, 3
 			f.Job.LastError = &Failure{At: noon.Add(-2 * time.Second), Kind: "handler_error", Message: "no route"}

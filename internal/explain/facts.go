@@ -55,6 +55,8 @@ type Job struct {
 	DueReason  string
 	Attempt    int
 	Snoozes    int
+	Stage      int
+	Stages     int
 	Revived    bool // its expiry no longer applies
 	EnqueuedAt time.Time
 	LeaseEnd   time.Time
@@ -172,6 +174,8 @@ type Reason struct {
 	Action       string
 	Attempt      int
 	Snoozes      int
+	Stage        int
+	Stages       int
 	Error        *Failure
 	Server, Host string
 	Servers      int

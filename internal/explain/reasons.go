@@ -122,7 +122,7 @@ func (f *Facts) tomb() []Reason {
 
 // scheduled returns why the job is not due yet.
 func (f *Facts) scheduled() Reason {
-	r := Reason{Code: DueLater, Until: f.Job.Due}
+	r := Reason{Code: DueLater, Until: f.Job.Due, Stage: f.Job.Stage, Stages: f.Job.Stages}
 	switch f.Job.DueReason {
 	case dueRetry:
 		r.Code, r.Attempt = BackingOff, f.Job.Attempt-1

@@ -59,15 +59,18 @@ func (r *Reason) clause(now time.Time) string {
 	case Tomb:
 		return fmt.Sprintf("its ID is closed until %s, for %s more, and no job with it is stored", moment(r.Until), span(r.Until.Sub(now)))
 	case DueLater:
-		return r.due(now, "it")
+		return r.due(now, r.stage("it"))
 	case BackingOff:
 		text := fmt.Sprintf("attempt %d failed", r.Attempt)
+		if r.Stages > 0 {
+			text = fmt.Sprintf("attempt %d of %s failed", r.Attempt, r.stage(""))
+		}
 		if r.Error != nil {
 			text += fmt.Sprintf(" %s (%s)", ago(r.Since), r.Error.said())
 		}
 		return text + ", and " + r.due(now, "the next one")
 	case Snoozed:
-		return fmt.Sprintf("its handler has snoozed it, %s, and %s", often(r.Snoozes), r.due(now, "it"))
+		return fmt.Sprintf("its handler has snoozed it, %s, and %s", often(r.Snoozes), r.due(now, r.stage("it")))
 	case Expired:
 		if now.Before(r.Since) {
 			return "it will be dropped, because it expires at " + moment(r.Since) + ", before it is due"
@@ -206,6 +209,14 @@ func (r *Reason) clause(now time.Time) string {
 // due returns when something is due.
 func (r *Reason) due(now time.Time, what string) string {
 	return fmt.Sprintf("%s is due at %s, in %s", what, moment(r.Until), span(r.Until.Sub(now)))
+}
+
+// stage returns which stage of a plan it is, or otherwise it.
+func (r *Reason) stage(it string) string {
+	if r.Stages == 0 {
+		return it
+	}
+	return fmt.Sprintf("stage %d of %d", r.Stage, r.Stages)
 }
 
 // count returns how many workers are busy.

@@ -38,7 +38,7 @@ func (h *Hand) TrySend(replace bool, jobs []any) (script.Reply, error) {
 		if replace {
 			jobs[i] = string(commit.ReplaceAny) + jobs[i].(string)
 		}
-		switch keyed := jobs[i-2].(string)[record.NonceLen] > 1; {
+		switch keyed := record.HasKey(jobs[i-2].(string)); {
 		case strings.ContainsAny(jobs[i].(string), "rwdlb"):
 			which = script.Replace
 		case keyed && which == script.Enqueue:

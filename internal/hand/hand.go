@@ -157,6 +157,7 @@ func (h *Hand) TakeOne(id string) Held {
 
 // Settle tells Redis how runs have ended.
 func (h *Hand) Settle(held []Held, like settle.Row) (script.Reply, error) {
+	renews := like.Verb == settle.Again || like.Verb == settle.Pass
 	list := make([]settle.Row, len(held))
 	for i, one := range held {
 		list[i] = like
@@ -171,9 +172,9 @@ func (h *Hand) Settle(held []Held, like settle.Row) (script.Reply, error) {
 		if like.Verb == settle.Snooze && !like.Later {
 			list[i].Tally = m.Snoozed(finished)
 		}
-		if n := h.Renewals[one.ID]; n != nil && like.Verb == settle.Again {
+		if n := h.Renewals[one.ID]; n != nil && renews {
 			list[i].Renewal = n
-		} else if like.Verb == settle.Again {
+		} else if renews {
 			list[i].Renewal = h.Renewal(When(like.Delay), 0)
 		}
 		list[i].Failure = strings.Replace(like.Failure, `"attempt":1,`, `"attempt":`+strconv.Itoa(finished+1)+",", 1)

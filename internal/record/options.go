@@ -204,8 +204,10 @@ func (o *Options) decode(dec *msgpack.Decoder, plan bool) (size int, err error) 
 	}
 	o.Retry = int(retry)
 	if plan {
-		if n, err := dec.DecodeArrayLen(); err != nil || n != 1+planFields {
-			return 0, fmt.Errorf("plan: %d values: %w", n, err)
+		if n, err := dec.DecodeArrayLen(); err != nil {
+			return 0, fmt.Errorf("plan: %w", err)
+		} else if n != 1+planFields {
+			return 0, fmt.Errorf("plan of %d values, must be %d", n, 1+planFields)
 		}
 	}
 	if o.Headers, err = decodeHeaders(dec); err != nil {

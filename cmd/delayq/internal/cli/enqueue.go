@@ -89,6 +89,25 @@ func headerPairs(texts []string) (map[string]string, error) {
 	return headers, nil
 }
 
+// eachFlag reads the due times of --at-each; nil: none.
+func (a *app) eachFlag(cmd *cobra.Command, texts []string) (delayq.JobOption, error) {
+	given := cmd.Flags().Changed
+	switch {
+	case !given("at-each"):
+		return nil, nil
+	case given("in"), given("at"):
+		return nil, usage("--at-each has all due times: neither --in nor --at can be given with it")
+	}
+	times := make([]time.Time, len(texts))
+	for i, text := range texts {
+		var err error
+		if times[i], err = a.instant(cmd.Context(), "at-each", text); err != nil {
+			return nil, err
+		}
+	}
+	return delayq.ProcessAtEach(times...), nil
+}
+
 // dueFlags are the flags of a due time.
 type dueFlags struct {
 	in time.Duration
@@ -123,6 +142,7 @@ func (a *app) enqueueCommand() *cobra.Command {
 		id, text             string
 		job                  jobFlags
 		due                  dueFlags
+		each                 []string
 		expireIn             time.Duration
 		expireAt             string
 		replace, replaceDead bool
@@ -157,6 +177,13 @@ that always fails is retried for ever.`,
 			}
 			if when != nil {
 				opts = append(opts, when)
+			}
+			stages, err := a.eachFlag(cmd, each)
+			if err != nil {
+				return err
+			}
+			if stages != nil {
+				opts = append(opts, stages)
 			}
 			if given := cmd.Flags().Changed; given("key") {
 				exact, err := idOf(key)
@@ -233,6 +260,7 @@ that always fails is retried for ever.`,
 	f.StringVar(&id, "id", "", "ID of the job, unique in its topic; without it one is generated")
 	f.StringVar(&text, "payload", "", "payload as `text`")
 	due.flags(f)
+	f.StringSliceVar(&each, "at-each", nil, "due at each of these `times`, one after the other, as one job: +23d,+28d,+29d,+30d")
 	f.StringVar(&key, "key", "", "`key` of the job: jobs of a key take turns with those of others, and have limits of their own")
 	f.Var(&signed{duration{&priority}}, "priority", "head start over the other jobs of the key, up to 24h; negative: the other way round")
 	job.flags(f)

@@ -62,6 +62,8 @@ type reasonRecord struct {
 	Action     string             `json:"action,omitempty"`
 	Attempt    int                `json:"attempt,omitempty"`
 	Snoozes    int                `json:"snoozes,omitempty"`
+	Stage      int                `json:"stage,omitempty"` // of a plan, from 1
+	Stages     int                `json:"stages,omitempty"`
 	Error      *attemptRecord     `json:"error,omitempty"`
 	Server     string             `json:"server,omitempty"`
 	Host       string             `json:"host,omitempty"`
@@ -88,7 +90,7 @@ type reasonRecord struct {
 func reasonOf(r *delayq.Reason) reasonRecord {
 	out := reasonRecord{
 		Code: r.Code, Text: r.Text, Since: stamp(r.Since), Until: stamp(r.Until), By: r.By, Because: r.Because, Action: r.Action,
-		Attempt: r.Attempt, Snoozes: r.Snoozes, Server: r.Server, Host: r.Host, Servers: r.Servers, Others: r.Others,
+		Attempt: r.Attempt, Snoozes: r.Snoozes, Stage: r.Stage, Stages: r.Stages, Server: r.Server, Host: r.Host, Servers: r.Servers, Others: r.Others,
 		Workers: r.Workers, Running: r.Running, Stragglers: r.Stragglers, Ahead: r.Ahead, Keys: r.Keys, More: r.More, PerSecond: r.PerSecond, Wait: seconds(r.Wait),
 		LoopAge: seconds(r.LoopAge), Finding: r.Finding, Refusal: r.Refusal, Used: r.Used, Limit: r.Limit, Rate: rateOf(r.Rate), Version: r.Version,
 	}

@@ -30,6 +30,7 @@ type exportRecord struct {
 	ExpireAt  stamp        `json:"expire_at,omitzero"`
 	Retention seconds      `json:"retention,omitempty"`
 	content
+	planRecord
 	Enqueued    stamp           `json:"enqueued,omitzero"`
 	Attempt     int             `json:"attempt"`
 	Buried      stamp           `json:"buried,omitzero"`
@@ -42,7 +43,7 @@ type exportRecord struct {
 func exportOf(info *delayq.JobInfo) *exportRecord {
 	r := jobOf(info, true)
 	e := &exportRecord{
-		Schema: schemaExport, jobRef: r.jobRef, jobKey: r.jobKey, Priority: r.Priority, State: r.State, Due: r.Due, ExpireAt: r.ExpireAt, content: r.content,
+		Schema: schemaExport, jobRef: r.jobRef, jobKey: r.jobKey, Priority: r.Priority, State: r.State, Due: r.Due, ExpireAt: r.ExpireAt, content: r.content, planRecord: r.planRecord,
 		Enqueued: r.Enqueued, Attempt: r.Attempt, Buried: r.Buried, Finished: r.Finished, Errors: r.Errors,
 		Undecodable: r.Undecodable, RawBase64: r.RawBase64,
 	}
@@ -84,8 +85,18 @@ func (e *exportRecord) job() (delayq.NewJob, error) {
 			j.Options = append(j.Options, delayq.Priority(time.Duration(*e.Priority)))
 		}
 	}
-	if !e.Due.IsZero() && e.State == delayq.StateScheduled {
-		j.Options = append(j.Options, delayq.ProcessAt(time.Time(e.Due)))
+	var due time.Time
+	if e.State == delayq.StateScheduled {
+		due = time.Time(e.Due)
+	}
+	plan, err := e.planRecord.option(due)
+	switch {
+	case err != nil:
+		return j, err
+	case plan != nil:
+		j.Options = append(j.Options, plan)
+	case !due.IsZero():
+		j.Options = append(j.Options, delayq.ProcessAt(due))
 	}
 	if !e.ExpireAt.IsZero() && e.State != delayq.StateDead {
 		j.Options = append(j.Options, delayq.ExpireAt(time.Time(e.ExpireAt)))

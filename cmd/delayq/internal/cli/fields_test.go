@@ -45,8 +45,8 @@ const (
 
 // leftOut has the fields of a job that a view leaves out on purpose, and why.
 var leftOut = map[string]map[string]string{
-	"job":         {"Raw": ofJSON, "Partial": onlyList, "Errors.Type": ofWide, "Errors.NextDue": ofWide, "Errors.TraceParent": ofWide, "Errors.Stack": ofWide},
-	"job -o wide": {"Raw": ofJSON, "Partial": onlyList},
+	"job":         {"Plan.Over": "one that has failed for good is over", "Raw": ofJSON, "Partial": onlyList, "Errors.Type": ofWide, "Errors.NextDue": ofWide, "Errors.TraceParent": ofWide, "Errors.Stack": ofWide},
+	"job -o wide": {"Plan.Over": "one that has failed for good is over", "Raw": ofJSON, "Partial": onlyList},
 	"job -o json": {},
 	"jobs": {
 		"Topic": "it is the argument", "Payload": notRead, "Headers": ofWide, "Key": ofWide, "Priority": oneLine, "Retries": ofWide, "Snoozes": oneLine, "EnqueuedAt": ofWide, "StartedAt": oneLine,
@@ -54,6 +54,8 @@ var leftOut = map[string]map[string]string{
 		"KeptUntil": oneLine, "BackoffFirst": oneLine, "BackoffLimit": oneLine, "Timeout": oneLine, "ExpireAt": oneLine, "Retention": oneLine, "Partial": ofWide, "Raw": ofJSON,
 		"Errors.Attempt": oneLine, "Errors.At": oneLine, "Errors.Duration": oneLine, "Errors.Server": oneLine, "Errors.Kind": oneLine, "Errors.Type": oneLine,
 		"Errors.Stack": oneLine, "Errors.NextDue": oneLine, "Errors.TraceParent": oneLine,
+		"Stage": oneLine, "Stages": oneLine, "Plan.Due": oneLine, "Plan.Over": oneLine, "Plan.FailedAt": oneLine, "Plan.Attempt": oneLine,
+		"Plan.Kind": oneLine, "Plan.Message": oneLine,
 	},
 	"jobs -o wide": {
 		"Priority": oneLine,
@@ -61,6 +63,8 @@ var leftOut = map[string]map[string]string{
 		"FinishedAt": ofOther, "KeptUntil": oneLine, "BackoffFirst": oneLine, "BackoffLimit": oneLine, "Timeout": oneLine, "ExpireAt": oneLine, "Retention": oneLine, "Raw": ofJSON,
 		"Errors.Attempt": oneLine, "Errors.At": oneLine, "Errors.Duration": oneLine, "Errors.Server": oneLine, "Errors.Kind": oneLine, "Errors.Type": oneLine,
 		"Errors.Stack": oneLine, "Errors.NextDue": oneLine, "Errors.TraceParent": oneLine,
+		"Stage": oneLine, "Stages": oneLine, "Plan.Due": oneLine, "Plan.Over": oneLine, "Plan.FailedAt": oneLine, "Plan.Attempt": oneLine,
+		"Plan.Kind": oneLine, "Plan.Message": oneLine,
 	},
 	"jobs -o jsonl": {"Payload": notRead},
 }
@@ -83,6 +87,8 @@ func jobFields() (list []jobField) {
 				add(f.Type, prefix, value)
 			case f.IsExported() && f.Type == reflect.TypeFor[[]delayq.AttemptError]():
 				add(reflect.TypeFor[delayq.AttemptError](), f.Name+".", func(info *delayq.JobInfo) reflect.Value { return value(info).Index(0) })
+			case f.IsExported() && f.Type == reflect.TypeFor[[]delayq.PlanStage]():
+				add(reflect.TypeFor[delayq.PlanStage](), f.Name+".", func(info *delayq.JobInfo) reflect.Value { return value(info).Index(0) })
 			case f.IsExported():
 				list = append(list, jobField{prefix + f.Name, value})
 			}
@@ -96,7 +102,8 @@ func jobFields() (list []jobField) {
 func plainJob() *delayq.JobInfo {
 	at := time.Date(2026, 11, 20, 14, 0, 0, 0, time.UTC)
 	return &delayq.JobInfo{
-		Job: delayq.Job{Topic: "t", ID: "j", Attempt: 2, Retries: 5, EnqueuedAt: at, Due: at}, State: delayq.StateScheduled,
+		Job:  delayq.Job{Topic: "t", ID: "j", Attempt: 2, Retries: 5, Stage: 2, Stages: 3, EnqueuedAt: at, Due: at},
+		Plan: []delayq.PlanStage{{Due: at, FailedAt: at, Attempt: 1, Kind: delayq.KindError, Message: "no"}}, State: delayq.StateScheduled,
 		Errors: []delayq.AttemptError{{Attempt: 1, At: at, Kind: delayq.KindError, Message: "no"}},
 	}
 }

@@ -88,12 +88,16 @@ func (a *app) showJob(w io.Writer, r *jobRecord) error {
 	if r.Priority != nil {
 		priority = headText(time.Duration(*r.Priority))
 	}
+	stage := ""
+	if r.Stages > 0 {
+		stage = strconv.Itoa(r.Stage) + " of " + strconv.Itoa(r.Stages)
+	}
 	given, left := retries(r.Retries), retries(r.RetriesLeft)
 	if r.unset && r.Undecodable == "" {
 		given, left = given+", unless its handler sets it", ""
 	}
 	err := a.fields(w,
-		"topic", r.Topic, "id", idText(r.exact()), "key", keyText(&r.jobKey), "priority", priority, "state", string(r.State), "enqueued", when(r.Enqueued), "due", due,
+		"topic", r.Topic, "id", idText(r.exact()), "key", keyText(&r.jobKey), "priority", priority, "state", string(r.State), "enqueued", when(r.Enqueued), "due", due, "stage", stage,
 		"started", when(r.Started), "lease until", when(r.LeaseEnd), "buried", when(r.Buried), "finished", when(r.Finished),
 		"kept until", when(r.KeptUntil), "expires", when(r.ExpireAt),
 		"attempt", strconv.Itoa(r.Attempt), "retries", given, "retries left", left, "snoozes", snoozes, "backoff", backoff,
@@ -103,11 +107,39 @@ func (a *app) showJob(w io.Writer, r *jobRecord) error {
 	if err == nil {
 		err = showOutput(w, "output", &r.runOutput)
 	}
+	if err == nil && len(r.Plan) > 0 {
+		fmt.Fprintln(w)
+		err = a.showStages(r)
+	}
 	if err != nil || len(r.Errors) == 0 {
 		return err
 	}
 	fmt.Fprintln(w)
 	return a.showErrors(w, r.Errors)
+}
+
+// showStages writes the due times of a job that has several.
+func (a *app) showStages(r *jobRecord) error {
+	t := &table{a: a, heads: []string{"STAGE", "DUE", "STATE", "FAILED", "ATTEMPT", "KIND", "ERROR"}, right: []bool{true, false, false, false, true, false, false}}
+	for i, s := range r.Plan {
+		state := "left"
+		switch {
+		case !s.Failed.IsZero():
+			state = "failed"
+		case s.Over:
+			state = "over"
+		case i+1 == r.Stage:
+			state = "next"
+		}
+		failed, attempt := "-", "-"
+		if !s.Failed.IsZero() {
+			failed, attempt = a.when(time.Time(s.Failed)), strconv.Itoa(s.Attempt)
+		}
+		if err := t.add([]string{strconv.Itoa(i + 1), a.when(time.Time(s.Due)), state, failed, attempt, orDash(string(s.Kind)), orDash(s.Message)}); err != nil {
+			return err
+		}
+	}
+	return t.end()
 }
 
 // showErrors writes the failed attempts of a job for people, and with -o wide more about the last.

@@ -184,12 +184,13 @@ type jobRecord struct {
 	Retries     int              `json:"retries"`      // -1: unlimited, or set by the handler
 	RetriesLeft int              `json:"retries_left"` // of Retries
 	Snoozes     int              `json:"snoozes,omitempty"`
-	Backoff     []seconds        `json:"backoff,omitempty"` // the first delay and the limit
-	Timeout     seconds          `json:"timeout,omitempty"`
-	Retention   seconds          `json:"retention,omitempty"`
-	Schedule    string           `json:"schedule,omitempty"`
-	Slot        stamp            `json:"slot,omitzero"`
-	PayloadSize int              `json:"payload_size"`
+	planRecord
+	Backoff     []seconds `json:"backoff,omitempty"` // the first delay and the limit
+	Timeout     seconds   `json:"timeout,omitempty"`
+	Retention   seconds   `json:"retention,omitempty"`
+	Schedule    string    `json:"schedule,omitempty"`
+	Slot        stamp     `json:"slot,omitzero"`
+	PayloadSize int       `json:"payload_size"`
 	content
 	runOutput                   // of a done job
 	Errors      []attemptRecord `json:"errors,omitempty"`
@@ -198,6 +199,48 @@ type jobRecord struct {
 	RawBase64   []byte          `json:"raw_base64,omitempty"`  // that record
 
 	unset bool // the job does not set its retries
+}
+
+// A planRecord is what a job with several due times has besides.
+type planRecord struct {
+	Stage  int           `json:"stage,omitempty"` // from 1 to stages
+	Stages int           `json:"stages,omitempty"`
+	Plan   []stageRecord `json:"plan,omitempty"`
+}
+
+// A stageRecord is a due time of a job that has several.
+type stageRecord struct {
+	Due     stamp            `json:"due"`
+	Over    bool             `json:"over,omitempty"`    // it has had its turn
+	Failed  stamp            `json:"failed,omitzero"`   // when it failed for good
+	Attempt int              `json:"attempt,omitempty"` // that failed last
+	Kind    delayq.ErrorKind `json:"kind,omitempty"`
+	Message string           `json:"message,omitempty"`
+}
+
+func planOf(info *delayq.JobInfo) planRecord {
+	r := planRecord{Stage: info.Stage, Stages: info.Stages}
+	for _, s := range info.Plan {
+		r.Plan = append(r.Plan, stageRecord{stamp(s.Due), s.Over, stamp(s.FailedAt), s.Attempt, s.Kind, s.Message})
+	}
+	return r
+}
+
+// option returns what gives a copy of the job its plan, nil if it has none.
+func (r *planRecord) option(due time.Time) (delayq.JobOption, error) {
+	if len(r.Plan) == 0 {
+		return nil, nil
+	}
+	p := &record.Plan{Stage: r.Stage - 1}
+	for i, s := range r.Plan {
+		p.Times = append(p.Times, time.Time(s.Due).UnixMilli())
+		if !s.Failed.IsZero() {
+			p.Failed = append(p.Failed, record.FailedStage{
+				Stage: i, At: time.Time(s.Failed).UnixMilli(), Attempt: s.Attempt, Kind: string(s.Kind), Message: s.Message,
+			})
+		}
+	}
+	return library.PlanOption(p, due)
 }
 
 // An attemptRecord is a failed attempt.
@@ -225,7 +268,7 @@ func jobOf(info *delayq.JobInfo, whole bool) *jobRecord {
 		Backoff: []seconds{seconds(info.BackoffFirst), seconds(info.BackoffLimit)},
 		Timeout: seconds(info.Timeout), Retention: seconds(info.Retention),
 		Schedule: info.Schedule, Slot: stamp(info.Slot), PayloadSize: info.PayloadSize, Partial: info.Partial,
-		unset: library.Given(info).Retry == record.NotSet,
+		unset: library.Given(info).Retry == record.NotSet, planRecord: planOf(info),
 	}
 	if info.Key != "" && info.Undecodable == nil {
 		head := seconds(info.Priority)
