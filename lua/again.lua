@@ -57,8 +57,11 @@ local heirs, skip, any = {}, {}, false
 if #ids > 0 and redis.call('EXISTS', next) == 1 then
   heirs, skip, any = heirs_of(next, ids)
 end
-for i in ipairs(ids) do
+for i, id in ipairs(ids) do
   if not heirs[i] and jobs[where[i] + 3] == '' then
+    if not skip[i] then -- what cannot be read must not make ack and again answer q for ever
+      redis.call('HDEL', next, id)
+    end
     skip[i], any = true, true
   end
 end
@@ -124,8 +127,8 @@ if #ids > 0 then
     close_books(attempts, errors, moved, ids)
   end
   if #moves > 0 then
-    redis.call('HSET', moved, unpack(moves))
     redis.call('HDEL', next, unpack(followed))
+    redis.pcall('HSET', moved, unpack(moves))
   end
   for i, id in ipairs(ids) do
     if jobs[where[i] + 2] ~= '' then
