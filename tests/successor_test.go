@@ -1,6 +1,8 @@
 package tests
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -44,4 +46,48 @@ func TestSuccessorRunsOnceWithoutBooks(t *testing.T) {
 		_, err := f.Client.Get(t.Context(), "topic", "x")
 		require.ErrorIs(t, err, delayq.ErrNotFound)
 	})
+}
+
+// A successor of a stage of a plan takes the place of all stages that are left. The run of a stage
+// that has failed for good ends as buried, in Redis and in hooks.
+func TestSuccessorOfAStage(t *testing.T) {
+	for name, c := range map[string]struct {
+		err     error
+		outcome delayq.Outcome
+	}{
+		"succeeded": {nil, delayq.OutcomeAcked},
+		"failed":    {delayq.Permanent(errors.New("bad")), delayq.OutcomeBuried},
+	} {
+		t.Run(name, func(t *testing.T) {
+			queuetest.InBubble(t, func(b *queuetest.Bubble) {
+				var outcomes []delayq.Outcome
+				hook := endedHook(func(e delayq.RunEvent) { outcomes = append(outcomes, e.Outcome) })
+				var ran []string
+				b.Serve("t", func(ctx context.Context, job *delayq.Job) error {
+					ran = append(ran, string(job.Payload))
+					if len(ran) > 1 {
+						return nil
+					}
+					_, err := b.Client.Enqueue(ctx, "t", "x", []byte("new"), delayq.Latest())
+					require.NoError(b, err)
+					return c.err
+				}, delayq.Hooks(hook))
+				b.Enqueue("t", "x", delayq.ProcessAtEach(b.Began.Add(time.Second), b.Began.Add(10*time.Second)))
+				b.Pass(20 * time.Second)
+				require.Equal(b, []string{"of x", "new"}, ran)
+				require.Equal(b, []delayq.Outcome{c.outcome, delayq.OutcomeAcked}, outcomes)
+				for outcome, counter := range map[delayq.Outcome]delayq.Counter{
+					delayq.OutcomeAcked: delayq.CounterAcked, delayq.OutcomeBuried: delayq.CounterBuried,
+				} {
+					want := int64(0)
+					for _, one := range outcomes {
+						if one == outcome {
+							want++
+						}
+					}
+					require.Equal(b, want, b.Counter("t", counter), counter)
+				}
+			})
+		})
+	}
 }

@@ -138,8 +138,12 @@ func (r Row) Left() Row {
 }
 
 // Followed takes a job that its successor has followed, and not the one that its handler has asked
-// for.
+// for, or the next stage of a plan. A failed stage was the end of the plan.
 func (r Row) Followed() Row {
+	if r.Verb == Pass {
+		r.Verb, r.Renewal = Bury, nil
+		return r
+	}
 	r.Verb, r.Renewal = Ack, nil
 	if r.Bare {
 		r.Err = nil
