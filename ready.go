@@ -5,6 +5,8 @@ package delayq
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -405,6 +407,18 @@ func (info *JobInfo) expectation() (text string, reads int, err error) {
 		return "", 0, fmt.Errorf("%w: IfUnchanged: the entry of the job in moved is damaged; Repair removes it", ErrInvalid)
 	}
 	return fmt.Sprintf("%s|%d|%x|%s|%s", known(info), reads, info.nonce, s.attempts, s.moved), reads, nil
+}
+
+// Seen returns a text of how a job was when it was read, which is another one as soon as the job is
+// not as it was. It is empty if IfUnchanged would refuse info.
+func (friends) Seen(info *JobInfo) string {
+	text, _, err := info.expectation()
+	if err != nil {
+		return ""
+	}
+	words := strings.SplitN(text, "|", 3)
+	sum := sha256.Sum256([]byte(words[0] + "|" + words[2])) // how long the record is does not matter
+	return hex.EncodeToString(sum[:8])
 }
 
 // dueReason returns the reason for a due time that an entry of moved has.

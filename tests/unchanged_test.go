@@ -447,6 +447,10 @@ func TestEditsBesideThoseOfTheLastRelease(t *testing.T) {
 				require.Equal(t, delayq.DueReschedule, f.Get("x").DueReason)
 			}
 		}
+		require.NoError(t, f.Client.Bury(t.Context(), "topic", "x", "why"))
+		require.Regexp(t, `^\d{13} bury\.\d{13} 0 0 0$`, f.RDB.HGet(t.Context(), f.Key("moved"), "x").Val())
+		require.NoError(t, f.Client.Revive(t.Context(), "topic", "x"))
+		require.Regexp(t, `^\d{13} revive\.\d{13} 0 0 1$`, f.RDB.HGet(t.Context(), f.Key("moved"), "x").Val())
 		// The clock of a new master is behind.
 		require.NoError(t, f.RDB.HSet(t.Context(), f.Key("moved"), "x", fmt.Sprintf("%d reschedule.9000000000000 0 0 0", at.UnixMilli())).Err())
 		require.NoError(t, f.Client.Reschedule(t.Context(), "topic", "x", delayq.ProcessAt(at)))

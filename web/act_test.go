@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -61,6 +62,12 @@ func TestActsOnOneJob(t *testing.T) {
 	require.Empty(t, state("mail:welcome", evilBytes))
 	do("purge", "report", "done-1", nil)
 	require.Empty(t, state("report", "done-1"))
+
+	shown := regexp.MustCompile(`seen=([0-9a-f]{16})`).FindStringSubmatch(get(t, h, link("job", "topic", "order:cancel", "id", "o-1")).Body.String())[1]
+	require.NoError(t, q.Client.Reschedule(ctx, "order:cancel", "o-1", delayq.ProcessIn(0))) // it looks as before
+	seen := link("act", "do", "cancel", "topic", "order:cancel", "state", "ready", "id", "o-1", "seen", shown)
+	require.Equal(t, http.StatusConflict, post(t, h, seen, nil).Code, "somebody has edited it since it was shown")
+	require.Equal(t, delayq.StateReady, state("order:cancel", "o-1"))
 
 	gone := post(t, h, link("act", "do", "cancel", "topic", "order:cancel", "id", "gone"), nil)
 	require.Equal(t, http.StatusConflict, gone.Code)

@@ -113,14 +113,15 @@ func exactly(topic, id string, info *delayq.JobInfo) delayq.Query {
 }
 
 // admitted reads a job that was chosen. It returns an error unless the job is in a state of the
-// act, and still what the page said about it: in the state and in the selection of the page.
+// act, and still what the page said about it: in the state and in the selection of the page, and as
+// its own page has shown it.
 func (h *Handler) admitted(ctx context.Context, p *actInput, id string) (*delayq.JobInfo, error) {
 	f, topic := p.filter, p.filter.query.Topic
 	info, err := h.o.client.Get(ctx, topic, id) // an inspector can read from a replica
 	if err != nil {
 		return nil, err
 	}
-	if !slices.Contains(p.act.states, info.State) || (f.named || f.set) && !f.admits(info) {
+	if !slices.Contains(p.act.states, info.State) || (f.named || f.set) && !f.admits(info) || p.seen != "" && p.seen != library.Seen(info) {
 		return nil, delayq.ErrNotFound // it has moved on
 	}
 	if f.query.Failure == "" {
@@ -152,6 +153,7 @@ type actInput struct {
 	name    string
 	act     *act
 	ids     []string // the chosen jobs
+	seen    string   // how the page has shown the one job; empty: it was not shown alone
 	all     bool     // all that match instead
 	filter  *filter
 	due     delayq.DueOption
@@ -189,6 +191,9 @@ func (h *Handler) input(v *view) (*actInput, error) {
 	p.all = v.query.Get("all") == "1" || v.form("all") == "1"
 	if p.all {
 		p.ids = nil
+	}
+	if len(p.ids) == 1 {
+		p.seen = v.query.Get("seen")
 	}
 	switch {
 	case len(p.ids) > maxChosen:
@@ -266,6 +271,9 @@ func (h *Handler) ask(v *view, p *actInput) (*confirmPage, error) {
 		values.Set("all", "1")
 	} else if len(p.ids) == 1 {
 		c.Back = v.Link("job", "topic", v.Topic, "id", p.ids[0])
+		if p.seen != "" {
+			values.Set("seen", p.seen)
+		}
 	}
 	values.Set("do", p.name)
 	c.URL = "act?" + values.Encode()

@@ -119,6 +119,7 @@ type jobPage struct {
 	ID       string       `json:"-"`
 	Show     string       `json:"-"` // how the payload is shown: decoded, raw or hex
 	Acts     []string     `json:"-"`
+	Seen     string       `json:"-"` // how the job is, for acts on it
 	Copies   bool         `json:"-"` // the page may offer to enqueue a copy
 	Headers  []string     `json:"-"` // their names, sorted
 	left     []int        // the retries that are left, by Settings
@@ -223,7 +224,7 @@ func (h *Handler) jobPage(v *view, id string, l *look, opened bool) *jobPage {
 	}
 	rule := h.o.rule(v.Topic)
 	job := record(info, opened && !rule.redacted)
-	p.Job = &job
+	p.Job, p.Seen = &job, library.Seen(info)
 	p.set(l.explained)
 	p.Copies = info.Undecodable == nil && v.Can(string(RightEnqueue))
 	for name := range job.Headers {
