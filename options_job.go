@@ -353,7 +353,7 @@ func (o *jobOptions) validate() error {
 	case o.Plan != nil && o.due:
 		o.fail(errors.New("ProcessAtEach: not with ProcessAt or ProcessIn"))
 	case o.Plan != nil && (o.ExpireAt > 0 || o.ExpireIn > 0):
-		o.fail(errors.New("ProcessAtEach: not with ExpireAt or ExpireIn; Job.Lateness tells a handler how late it is"))
+		o.fail(errPlanExpires)
 	case o.ExpireAt > 0 && o.DueAt >= o.ExpireAt:
 		o.fail(fmt.Errorf("ExpireAt(%v) must be after ProcessAt(%v)", msTime(o.ExpireAt).UTC(), msTime(o.DueAt).UTC()))
 	case o.ExpireIn > 0 && o.DueIn >= o.ExpireIn && o.replace == commit.ReplaceDebounce:

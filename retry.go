@@ -34,7 +34,7 @@ func (policy) Steers(err error) bool {
 func (p policy) Verdict(r *run.Run, cause, err error, ran time.Duration) settle.Row {
 	end := r.Start.Add(ran)
 	if err == nil {
-		next, bad := nextStage(r)
+		next, bad := nextStage(r, end)
 		switch {
 		case bad != nil:
 			err = bad
@@ -283,6 +283,8 @@ func (e *againError) Error() string { return "delayq: again" }
 // middleware. If a [Permanent] takes precedence over the [Again], it reports false.
 func IsAgain(err error) bool { return wishOf(err).again != nil }
 
+var errPlanExpires = errors.New("ProcessAtEach: not with ExpireAt or ExpireIn; Job.Lateness tells a handler how late it is")
+
 // renew returns the job that follows the one of a run that has ended at end.
 func renew(r *run.Run, again *againError, end time.Time) (*settle.Renewal, error) {
 	if n := len(again.payload); n > mostPayload {
@@ -296,6 +298,9 @@ func renew(r *run.Run, again *againError, end time.Time) (*settle.Renewal, error
 		err = fmt.Errorf("%w: ProcessAtEach: the job belongs to a schedule", ErrInvalid)
 	case o.Plan == nil && plan != nil:
 		o.Plan = plan.Again()
+		if err == nil && (o.ExpireAt > 0 || o.ExpireIn > 0) {
+			err = fmt.Errorf("%w: %w", ErrInvalid, errPlanExpires)
+		}
 	}
 	if bad := o.onlyEnqueue("not in Again, whose job has the ID already"); err == nil && bad != nil {
 		err = fmt.Errorf("%w: %w", ErrInvalid, bad)
@@ -319,21 +324,22 @@ func renew(r *run.Run, again *againError, end time.Time) (*settle.Renewal, error
 
 // nextStage returns the job of what follows in a plan when its present stage has succeeded. It
 // returns nil if nothing follows, and for a job without a plan.
-func nextStage(r *run.Run) (*settle.Renewal, error) {
+func nextStage(r *run.Run, end time.Time) (*settle.Renewal, error) {
 	if r.Options.Plan == nil {
 		return nil, nil
 	}
-	return stageOf(r, r.Options.Plan.Next)
+	return stageOf(r, end, r.Options.Plan.Next)
 }
 
-// stageOf returns the job of a stage of a plan. next returns that, and its due time or 0 for now.
-func stageOf(r *run.Run, next func() (*record.Plan, int64)) (n *settle.Renewal, err error) {
+// stageOf returns the job of a stage of a plan that follows a run that has ended at end. next
+// returns the plan, and its due time or 0 for now.
+func stageOf(r *run.Run, end time.Time, next func() (*record.Plan, int64)) (n *settle.Renewal, err error) {
 	o := r.Options.Given()
 	if o.Plan, o.DueAt = next(); o.Plan == nil {
 		return nil, nil
 	}
 	o.DueIn = 0
-	n = &settle.Renewal{When: instantOr(o.DueAt, 0), Due: msTime(o.DueAt), Stage: true}
+	n = &settle.Renewal{When: instantOr(o.DueAt, 0), Due: msTime(o.Due(end.UnixMilli())), Stage: true}
 	n.Head, n.Tail, err = record.Encode(record.NewNonce(), &o, r.Payload)
 	return n, err
 }
@@ -345,7 +351,7 @@ func passOn(bury settle.Row, why *AttemptError) settle.Row {
 	if r.Options.Plan == nil {
 		return bury
 	}
-	next, err := stageOf(r, func() (*record.Plan, int64) {
+	next, err := stageOf(r, why.At, func() (*record.Plan, int64) {
 		return r.Options.Plan.Fail(record.FailedStage{At: why.At.UnixMilli(), Attempt: why.Attempt, Kind: string(why.Kind), Message: why.Message})
 	})
 	if next == nil || err != nil {

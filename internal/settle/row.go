@@ -140,11 +140,11 @@ func (r Row) Left() Row {
 // Followed takes a job that its successor has followed, and not the one that its handler has asked
 // for, or the next stage of a plan. A failed stage was the end of the plan.
 func (r Row) Followed() Row {
-	if r.Verb == Pass {
-		r.Verb, r.Renewal = Bury, nil
+	if r.Renewal = nil; r.Verb == Pass {
+		r.Verb = Bury
 		return r
 	}
-	r.Verb, r.Renewal = Ack, nil
+	r.Verb = Ack
 	if r.Bare {
 		r.Err = nil
 	}
