@@ -89,8 +89,7 @@ type DoneHook interface{ Done(event RunEvent) }
 // [EnqueueHook] nor [EnqueuedHook] is called for it.
 type AgainHook interface{ Again(event RunEvent) }
 
-// RetriedHook is called when a failed job is scheduled again, also for its next stage
-// ([ProcessAtEach]). event.NextDue is its due time.
+// RetriedHook is called when a failed job, or its next stage, is scheduled at event.NextDue.
 type RetriedHook interface{ Retried(event RunEvent) }
 
 // SnoozedHook is called when a snoozed job is scheduled again. event.NextDue is its due time.

@@ -314,9 +314,7 @@ func ReplaceDead() JobOption {
 // UnlessRunning restricts [Replace] to a job that is not running. A running one continues, and the
 // new job is rejected with [ErrDuplicate]: State of the [DuplicateError] is [StateRunning]. Without
 // Replace it is an error.
-func UnlessRunning() JobOption {
-	return jobOption(func(o *jobOptions) { o.unless = true })
-}
+func UnlessRunning() JobOption { return jobOption(func(o *jobOptions) { o.unless = true }) }
 
 func (o *jobOptions) fail(err error) {
 	if err != nil {
