@@ -129,7 +129,7 @@ func (o *jobOptions) when() string {
 	if o.replace == commit.ReplaceDebounce {
 		when += "/" + strconv.FormatInt(o.longest, 10)
 	}
-	if o.ExpireAt > 0 || o.ExpireIn > 0 && o.DueAt > 0 {
+	if o.ExpireAt > 0 || o.ExpireIn > 0 && (o.DueAt > 0 || o.replace.Merges()) {
 		when += " " + instantOr(o.ExpireAt, o.ExpireIn)
 	}
 	return when

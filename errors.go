@@ -177,7 +177,11 @@ func errorOf[R BatchResult](result R) error {
 func notStored(o *commit.Op) error {
 	switch {
 	case o.Letter == script.LetterExpired:
-		return hopeless(o.Fresh.Opts.Expires(o.EnqueuedAt), o.Fresh.Opts.Due(o.EnqueuedAt))
+		expires := o.Fresh.Opts.Expires(o.EnqueuedAt)
+		if due := o.Fresh.Opts.Due(o.EnqueuedAt); due >= expires || !o.Fresh.Replace.Merges() {
+			return hopeless(expires, due)
+		}
+		return fmt.Errorf("%w: expires at %v, before the job that has its ID is due: it could never run", ErrInvalid, msTime(expires).UTC())
 	case o.Letter == script.LetterFull:
 		return ErrTooManyTombs
 	case o.Letter == script.LetterTomb:

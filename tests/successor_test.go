@@ -91,3 +91,36 @@ func TestSuccessorOfAStage(t *testing.T) {
 		})
 	}
 }
+
+// A job takes no payload that would expire before it is due, however the expiry is given.
+func TestMergingKnowsWhenThePayloadExpires(t *testing.T) {
+	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
+		for _, c := range []struct {
+			id   string
+			opts []delayq.JobOption
+			lead func(id string)
+		}{
+			{"scheduled", []delayq.JobOption{delayq.Latest()}, func(id string) { f.Enqueue(id, delayq.ProcessIn(time.Hour)) }},
+			{"backing off", []delayq.JobOption{delayq.Debounce(time.Second, time.Minute)}, func(id string) {
+				f.Enqueue(id)
+				require.Equal(t, "o", f.Hand.Retry(time.Hour, f.Hand.TakeOne(id)))
+			}},
+		} {
+			c.lead(c.id)
+			before := f.Get(c.id)
+			enqueue := func(opt delayq.JobOption) error {
+				_, err := f.Client.Enqueue(t.Context(), "topic", c.id, []byte("new"), append(c.opts, opt)...)
+				return err
+			}
+			for _, opt := range []delayq.JobOption{delayq.ExpireIn(time.Minute), delayq.ExpireAt(before.Due.Add(-time.Minute))} {
+				err := enqueue(opt)
+				require.ErrorIs(t, err, delayq.ErrInvalid)
+				require.ErrorContains(t, err, "before the job that has its ID is due")
+				require.Equal(t, before, f.Get(c.id))
+			}
+			require.NoError(t, enqueue(delayq.ExpireIn(2*time.Hour)))
+			require.Equal(t, "new", string(f.Get(c.id).Payload))
+			checkSound(f)
+		}
+	})
+}
