@@ -320,6 +320,17 @@ func TestMergingIntoAJobWithASuccessor(t *testing.T) {
 		require.Equal(t, job.Due, info.Due)
 		require.Zero(t, f.RDB.Exists(t.Context(), f.Key("all:next")).Val())
 		checkSound(f)
+
+		// A server of v0.1.0 has snoozed it: the burst of the successor goes on.
+		ctx := t.Context()
+		f.Hand.TakeOne("x")
+		follow(f, cellSorts[0], "third")
+		why := strings.Fields(f.RDB.HGet(ctx, f.Key("all:next"), "x").Val())[1]
+		require.NoError(t, f.RDB.Del(ctx, f.Key("leases"), f.Key("moved")).Err())
+		require.NoError(t, f.RDB.ZAdd(ctx, f.Key("bucket"), redis.Z{Score: 9e12, Member: "x"}).Err())
+		f.RDB.HSet(ctx, f.Key("all:next"), "x", strings.Replace(f.RDB.HGet(ctx, f.Key("all:next"), "x").Val(), why, "debounce:1-2", 1))
+		follow(f, cellSorts[0], "fourth")
+		require.EqualValues(t, 1, f.Get("x").BurstBegan.UnixMilli())
 	})
 }
 
