@@ -47,8 +47,11 @@ func TestJobOptionsChangeWhatTheySay(t *testing.T) {
 		opt  JobOption
 		want func(o *jobOptions)
 	}{
-		"ProcessAt":   {ProcessAt(at), func(o *jobOptions) { o.DueAt, o.due = 4_000_000_000_000, true }},
-		"ProcessIn":   {ProcessIn(time.Second), func(o *jobOptions) { o.DueIn, o.due = 1000, true }},
+		"ProcessAt": {ProcessAt(at), func(o *jobOptions) { o.DueAt, o.due = 4_000_000_000_000, true }},
+		"ProcessIn": {ProcessIn(time.Second), func(o *jobOptions) { o.DueIn, o.due = 1000, true }},
+		"ProcessAtEach": {ProcessAtEach(at, at.Add(1)), func(o *jobOptions) {
+			o.DueAt, o.Plan = 4_000_000_000_000, &record.Plan{Times: []int64{4_000_000_000_000, 4_000_000_000_001}}
+		}},
 		"Retry":       {Retry(7), func(o *jobOptions) { o.Retry = 7 }},
 		"Retry(0)":    {Retry(0), func(o *jobOptions) { o.Retry = 0 }},
 		"Backoff":     {Backoff(time.Second, time.Minute), func(o *jobOptions) { o.BackoffMin, o.BackoffMax = 1000, 60_000 }},
