@@ -124,3 +124,48 @@ func TestMergingKnowsWhenThePayloadExpires(t *testing.T) {
 		}
 	})
 }
+
+// endAsBefore ends the running job x as a server of v0.1.0 does, which knows no successors.
+func endAsBefore(f *queuetest.Fixture) {
+	for _, name := range []string{"pool", "keyed", "moved"} {
+		require.NoError(f.T, f.RDB.HDel(f.T.Context(), f.Key(name), "x").Err())
+	}
+	require.NoError(f.T, f.RDB.Del(f.T.Context(), f.Key("leases")).Err())
+}
+
+// A payload that comes after the end of a run is not followed by an older one.
+func TestMergingIsTheLastWord(t *testing.T) {
+	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
+		for _, sort := range cellSorts[:2] {
+			for _, opts := range [][]delayq.JobOption{{delayq.Debounce(20*time.Minute, 50*time.Minute)}, {delayq.Latest()}} {
+				f.Enqueue("x", sort.opts...)
+				f.Hand.TakeOne("x")
+				follow(f, sort, "older")
+				endAsBefore(f)
+				_, refused := send(f, "newer", append(opts, sort.opts...)...)
+				require.Empty(t, refused)
+				f.Hand.Promote()
+				require.Equal(t, "newer", string(f.Get("x").Payload))
+				require.Zero(t, f.RDB.Exists(t.Context(), f.Key("all:next")).Val())
+				checkSound(f)
+				f.Dequeue("x")
+			}
+		}
+	})
+}
+
+// A cancel of a job as it was read removes no successor that its caller has not read.
+func TestCancelUnchangedLeavesALeftSuccessor(t *testing.T) {
+	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
+		f.Enqueue("x")
+		f.Hand.TakeOne("x")
+		info := f.Get("x")
+		follow(f, cellSorts[0], "new")
+		endAsBefore(f)
+		_, err := f.Client.Dequeue(t.Context(), "topic", "x", delayq.IfUnchanged(info))
+		require.ErrorIs(t, err, delayq.ErrNotFound)
+		f.Hand.Promote()
+		require.Equal(t, "new", string(f.Get("x").Payload))
+		checkSound(f)
+	})
+}

@@ -81,10 +81,13 @@ local function merging(ids, jobs, first, width, next, sizes, stats, moved, keyed
     own[i] = jobs[first + 3 + (i - 1) * width]
   end
   replaced.merge = function(letters)
-    local list = {}
+    local list, waits = {}, redis.pcall('EXISTS', next) == 1
     for i, id in ipairs(ids) do
       local letter, due, longest = own_terms(own[i])
       if letter and not (letters and letters[i]) then
+        if waits and not replaced.live[i] then
+          redis.pcall('HDEL', next, id) -- v0.1.0 has ended a job, and its successor is older
+        end
         if not dues[i] then
           dues[i] = due
           if letter == 'b' and not replaced.live[i] then -- else it is the record of this very call

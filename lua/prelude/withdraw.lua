@@ -92,7 +92,8 @@ local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, lea
     close_books(attempts, errors, moved, gone)
   end
   for i, id in ipairs(waits and ids or {}) do
-    if letters[i] and letters[i] ~= 'c' and redis.call('HDEL', next, id) == 1
+    local fits = letters[i] ~= 'g' or (wants[i] or '') == ''
+    if letters[i] and letters[i] ~= 'c' and fits and redis.call('HDEL', next, id) == 1
       and letters[i] == 'g' then
       letters[i] = 's'
     end
