@@ -134,7 +134,6 @@ do
           if leased[n] then
             running[#running + 1] = id
             ends[#running], left_by[#running] = leased[n], spots[n] or false
-            nudge(channel, 'replace', topic, leased[n], id)
           elseif spots[n] then
             entries[#entries + 1] = spots[n] .. id
             if redis.call('ZSCORE', lane, spots[n] .. id) and due <= now
@@ -154,6 +153,9 @@ do
         redis.call('ZREM', leases, '') -- after a deletion, the script can write at maxmemory
         straggle(holders, sizes, running, ends, left_by)
         release(leases, running)
+        for n, id in ipairs(running) do
+          nudge(channel, 'replace', topic, ends[n], id)
+        end
       end
       if #entries > 0 then
         redis.call('ZREM', lane, unpack(entries))

@@ -2,7 +2,7 @@
 -- tend: stores the successors of jobs that were ended by a release that knows no successors.
 -- Gives: tend
 -- Expects: now successor_of sized count has_key place_of unblock close_books pool bucket dead
--- Expects: attempts errors moved keyed sizes stats blockers parked turn lane ready next
+-- Expects: leases attempts errors moved keyed sizes stats blockers parked turn lane ready next
 
 -- tend looks at some successors, and goes on behind them in the next call. A job without a record
 -- has ended, and a dead one gives way. The records that it reads have about 1 MiB at most, or are
@@ -26,7 +26,8 @@ local function tend()
     local id = page[2][i]
     local ms, why, record = successor_of(page[2][i + 1])
     local there = redis.call('HEXISTS', pool, id) == 1
-    if ms and (not there or redis.call('ZSCORE', dead, id)) then
+    local ended = not there and not redis.call('ZSCORE', leases, id)
+    if ms and (ended or there and redis.call('ZSCORE', dead, id)) then
       redis.call('ZREM', bucket, '') -- after a deletion, the script can write at maxmemory
       local place = redis.call('EXISTS', keyed) == 1 and redis.call('HGET', keyed, id)
       if place then
