@@ -273,7 +273,9 @@ type UnchangedOption struct{ infos []*JobInfo }
 // A job has changed if it is in another state, is due at another time, was enqueued or replaced
 // anew, or has failed, lapsed, been snoozed, held or given back since, or if anybody has edited it,
 // even if it looks as before. The extension of a lease is no change. Clients and servers of v0.1.0
-// leave a weaker trace: an edit by them that changes nothing visible is not noticed.
+// leave a weaker trace: an edit by them that changes nothing visible is not noticed. The successor
+// that [Debounce] or [Latest] gives a running job is no part of it: a call that cancels or replaces
+// the job removes the successor too, and IfUnchanged does not notice it.
 //
 // info comes from [Client.Get], [Client.GetBatch], [Inspector.Job], [Inspector.Jobs] or an
 // [Explanation]. It must be of the same topic and ID, and not [JobInfo.Partial]. Otherwise the call
@@ -356,7 +358,8 @@ func (e *edit) guard(o *commit.Op) error {
 
 // guard makes an enqueue replace the job as it was read.
 func (e *enqueueing) guard() error {
-	if e.opts.replace == commit.ReplaceNone {
+	// A running job does not change when it gets a successor, so each of several callers would succeed.
+	if e.opts.replace == commit.ReplaceNone || e.opts.replace.Merges() {
 		return fmt.Errorf("%w: IfUnchanged: the job needs Replace or ReplaceDead", ErrInvalid)
 	}
 	if err := e.opts.guard.guard(&e.op); err != nil {

@@ -169,3 +169,17 @@ func TestCancelUnchangedLeavesALeftSuccessor(t *testing.T) {
 		checkSound(f)
 	})
 }
+
+// IfUnchanged cannot choose among those who give a running job a successor: the job stays as it is.
+func TestMergingHasNoGuard(t *testing.T) {
+	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
+		f.Enqueue("x")
+		f.Hand.TakeOne("x")
+		for _, opt := range []delayq.JobOption{delayq.Latest(), delayq.Debounce(time.Second, time.Minute)} {
+			_, err := f.Client.Enqueue(t.Context(), "topic", "x", nil, opt, delayq.IfUnchanged(f.Get("x")))
+			require.ErrorIs(t, err, delayq.ErrInvalid)
+			require.ErrorContains(t, err, "IfUnchanged: the job needs Replace or ReplaceDead")
+		}
+		require.Zero(t, f.RDB.Exists(t.Context(), f.Key("all:next")).Val())
+	})
+}
