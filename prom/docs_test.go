@@ -165,7 +165,7 @@ func TestManualHasTheDefaults(t *testing.T) {
 // Each outcome and each counter of delayq is exported.
 func TestNothingIsLeftOut(t *testing.T) {
 	t.Parallel()
-	source := file(t, "../retry.go")
+	source := file(t, "../retry.go") + file(t, "../stats.go")
 	var names []string
 	for _, m := range regexp.MustCompile(`(?m)^\tOutcome\w+ +Outcome = "(\w+)"`).FindAllStringSubmatch(source, -1) {
 		names = append(names, m[1])
