@@ -10,6 +10,8 @@ import (
 
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/queuetest"
+	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // An entry that is no successor ends with the run. Ack and again would leave the job to each other
@@ -182,4 +184,41 @@ func TestMergingHasNoGuard(t *testing.T) {
 		}
 		require.Zero(t, f.RDB.Exists(t.Context(), f.Key("all:next")).Val())
 	})
+}
+
+// A Redis at its maxmemory stores no successor, and then it does nothing else. It ends runs.
+func TestSuccessorWhenRedisIsFull(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	f, ctx := queuetest.NewFixture(t, rdb), t.Context()
+	limit := func(bytes string) { require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", bytes).Err()) }
+	f.Enqueue("x")
+	held := f.Hand.TakeOne("x")
+	f.Enqueue("y")
+	f.Hand.TakeOne("y")
+	sub := rdb.Subscribe(ctx, script.ControlChannel(f.Prefix))
+	defer func() { require.NoError(t, sub.Close()) }()
+	_, err := sub.Receive(ctx)
+	require.NoError(t, err)
+
+	limit("1")
+	_, err = f.Client.EnqueueBatch(ctx, []delayq.NewJob{
+		{Topic: "topic", ID: "y", Options: []delayq.JobOption{delayq.Replace()}},
+		{Topic: "topic", ID: "x", Options: []delayq.JobOption{delayq.Latest()}},
+	})
+	require.ErrorContains(t, err, "OOM")
+	limit("0")
+	require.NoError(t, rdb.Publish(ctx, script.ControlChannel(f.Prefix), "the end").Err())
+	m, err := sub.ReceiveMessage(ctx)
+	require.NoError(t, err)
+	require.Equal(t, "the end", m.Payload, "nobody hears of a job that was not replaced")
+	require.Equal(t, delayq.StateRunning, f.Get("y").State)
+
+	follow(f, cellSorts[0], "new")
+	limit("1")
+	require.Equal(t, "o", f.Hand.Ack(held))
+	limit("0")
+	require.Equal(t, "new", string(f.Get("x").Payload))
+	require.Zero(t, rdb.Exists(ctx, f.Key("all:next")).Val())
+	checkSound(f)
 }
