@@ -56,6 +56,9 @@ const (
 	// The same after its handler has snoozed it. Until; Stage, Stages; Snoozes: how often that
 	// was.
 	ReasonSnoozed ReasonCode = "snoozed"
+	// The same while calls with [Debounce] put it off. Until; Wait: the silence that they ask for;
+	// Since: the first call; Latest.
+	ReasonDebounced ReasonCode = "debounced"
 
 	// The job is past its expiry, or will be when it is due: it is dropped instead of started.
 	// Since: the expiry.
@@ -131,6 +134,9 @@ const (
 	// Server, Host: if the job is one of the three that its server has been running the longest, as
 	// of the last heartbeat.
 	ReasonRunning ReasonCode = "running"
+	// The job has a successor: see [Debounce]. Until: when that is due, if the run has ended by
+	// then; Used: the bytes of its record.
+	ReasonSuccessor ReasonCode = "successor"
 	// The lease of the job is over, because its server is gone or frozen, and no server has taken
 	// the job back yet. Since: the end of the lease. Attempt; Server, Host as for running.
 	ReasonLeaseOver ReasonCode = "lease_over"
@@ -148,6 +154,7 @@ type Reason struct {
 	Text string // one sentence in English
 
 	Since, Until time.Time
+	Latest       time.Time // the latest time to which calls put the job off
 
 	By      string // who acted, paused or held, as [WithActor] or [Pause] say
 	Because string // of a pause or a hold
@@ -180,7 +187,7 @@ type Reason struct {
 	// one heartbeat or is of a release that does not count.
 	PerSecond float64
 	// Wait is how long Ahead jobs take at that pace. It is zero if the pace is unknown, if More is
-	// set, or if the topic is paused.
+	// set, or if the topic is paused. With ReasonDebounced it is a time of silence.
 	Wait time.Duration
 
 	LoopAge time.Duration // by the heartbeats and Redis's clock
@@ -189,8 +196,8 @@ type Reason struct {
 	// Refusal is the code of the error with which Redis refuses writes: OOM (it is full), READONLY
 	// (it is a replica), MISCONF (it cannot save its data) or NOREPLICAS (too few replicas follow).
 	Refusal string
-	// Used and Limit are bytes of memory. With ReasonTopicLimit and ReasonKeyLimit, Limit is the
-	// limit of running jobs.
+	// Used and Limit are bytes of memory. With ReasonSuccessor, Used is those of a record. With
+	// ReasonTopicLimit and ReasonKeyLimit, Limit is the limit of running jobs.
 	Used, Limit int64
 	Version     int // the format version of the job's record
 }
@@ -228,7 +235,7 @@ func (i *Inspector) Explain(ctx context.Context, topic, id string) (*Explanation
 // reason returns a reason as Explain returns it.
 func (c *circumstances) reason(r *explain.Reason) Reason {
 	to := Reason{
-		Code: ReasonCode(r.Code), Text: r.Text, Since: r.Since, Until: r.Until, By: r.By, Because: r.Because, Action: r.Action,
+		Code: ReasonCode(r.Code), Text: r.Text, Since: r.Since, Until: r.Until, Latest: r.Latest, By: r.By, Because: r.Because, Action: r.Action,
 		Attempt: r.Attempt, Snoozes: r.Snoozes, Stage: r.Stage, Stages: r.Stages, Server: r.Server, Host: r.Host, Servers: r.Servers, Others: r.Others,
 		Workers: r.Workers, Running: r.Running, Stragglers: r.Stragglers, Job: r.Job, For: r.For, Ahead: r.Ahead, More: r.More, Keys: r.Keys,
 		PerSecond: r.PerSecond, Wait: r.Wait, LoopAge: r.LoopAge, Finding: FindingKind(r.Finding), Refusal: r.Refusal,
@@ -332,6 +339,11 @@ func readCircumstances(topic, id string, r script.Reply) *circumstances {
 	}
 	c.Stragglers = r.Number(21)
 	_, c.Free = keyHold(r.Text(23))
+	if next := strings.Fields(r.Text(24)); len(next) == 3 {
+		due, _ := strconv.ParseInt(next[0], 10, 64)
+		bytes, _ := strconv.ParseInt(next[2], 10, 64)
+		c.Heir = &explain.Heir{Due: msTime(due), Bytes: bytes}
+	}
 	switch {
 	case at(script.ColumnRecord) == "" && at(script.ColumnBucket)+at(script.ColumnLease)+at(script.ColumnDead) != "":
 		c.Finding = string(FindingNoRecord)
@@ -350,6 +362,7 @@ func (info *JobInfo) fact(revived bool) *explain.Job {
 		State: string(info.State), Due: info.Due, DueReason: string(info.DueReason), Attempt: info.Attempt, Snoozes: info.Snoozes, Stage: info.Stage, Stages: info.Stages,
 		Revived: revived, EnqueuedAt: info.EnqueuedAt, LeaseEnd: info.LeaseEnd, BuriedAt: info.BuriedAt, FinishedAt: info.FinishedAt,
 		KeptUntil: info.KeptUntil, ExpireAt: info.ExpireAt,
+		Silence: ofMS(info.options.DueIn), BurstBegan: info.BurstBegan, BurstEnds: info.BurstEnds,
 	}
 	if errors.Is(info.Undecodable, record.ErrNewer) {
 		job.Later = int(info.Raw[record.NonceLen])

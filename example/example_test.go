@@ -69,6 +69,11 @@ var outputs = map[string]string{
 		day 30 21h0m0s anna: undo at stage 5 of 5
 		day 31 1h0m0s ben: purge, attempt 1
 		day 53 21h0m0s anna: remind, attempt 1`,
+	"debounce": `
+		20 s: index version 10
+		waits with version 14, because of debounce
+		31 s: index version 14
+		36 s: index version 15`,
 	"unique": `
 		place mug
 		pay mug: its timeout was scheduled

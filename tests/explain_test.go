@@ -56,7 +56,7 @@ func explain(b *queuetest.Bubble, id string) *delayq.Explanation {
 	for n := range e.Reasons {
 		r := &e.Reasons[n]
 		r.Server, r.Text = anonymous(r.Server, ""), anonymous(r.Text, host)
-		for _, at := range []*time.Time{&r.Since, &r.Until} {
+		for _, at := range []*time.Time{&r.Since, &r.Until, &r.Latest} {
 			if !at.IsZero() {
 				*at = at.UTC()
 			}
@@ -234,6 +234,44 @@ var scenes = map[string]func(b *queuetest.Bubble) explained{
 			"x", "Scheduled: its handler has snoozed it, 4 times, and it is due at 2000-01-01 00:04:00.000 UTC, in 1m.",
 			[]delayq.Reason{{Code: delayq.ReasonSnoozed, Snoozes: 4, Until: after(b, 4*time.Minute)}},
 		}
+	},
+	"debounced": func(b *queuetest.Bubble) explained {
+		b.Serve("t", block)
+		b.Enqueue("t", "x", delayq.Debounce(5*time.Second, 31*time.Second))
+		b.Pass(2 * time.Second)
+		b.Enqueue("t", "x", delayq.Debounce(5*time.Second, 31*time.Second))
+		b.Pass(time.Second)
+		return explained{
+			"x", "Scheduled: it waits for 5s of silence, and it is due at 2000-01-01 00:00:07.000 UTC, in 4s, at the latest at 2000-01-01 00:00:31.000 UTC.",
+			[]delayq.Reason{{
+				Code: delayq.ReasonDebounced, Until: after(b, 7*time.Second), Wait: 5 * time.Second, Since: after(b, 0), Latest: after(b, 31*time.Second),
+			}},
+		}
+	},
+	"debounced to the end of the burst": func(b *queuetest.Bubble) explained {
+		b.Serve("t", block)
+		b.Enqueue("t", "x", delayq.Debounce(5*time.Second, 6*time.Second))
+		b.Pass(2 * time.Second)
+		b.Enqueue("t", "x", delayq.Debounce(5*time.Second, 6*time.Second))
+		return explained{
+			"x", "Scheduled: calls put it off no longer, and it is due at 2000-01-01 00:00:06.000 UTC, in 4s.",
+			[]delayq.Reason{{
+				Code: delayq.ReasonDebounced, Until: after(b, 6*time.Second), Wait: 5 * time.Second, Since: after(b, 0), Latest: after(b, 6*time.Second),
+			}},
+		}
+	},
+	"running, with a successor": func(b *queuetest.Bubble) explained {
+		b.Serve("t", block)
+		b.Enqueue("t", "x")
+		b.Pass(6 * time.Second)
+		b.Enqueue("t", "x", delayq.Debounce(5*time.Second, time.Minute))
+		b.Pass(time.Second)
+		e := explain(b, "x")
+		require.Regexp(b, `^A successor waits, and it is due at 2000-01-01 00:00:11.000 UTC, in 4s \(\d\d bytes\).$`, e.Reasons[1].Text)
+		return explained{"x", e.Verdict, []delayq.Reason{
+			{Code: delayq.ReasonRunning, Attempt: 1, Since: after(b, 0), Server: "S", Host: "H", Until: b.Get("t", "x").LeaseEnd.UTC()},
+			{Code: delayq.ReasonSuccessor, Until: after(b, 11*time.Second), Used: e.Reasons[1].Used},
+		}}
 	},
 	"expired": func(b *queuetest.Bubble) explained {
 		idle(b)

@@ -11,6 +11,7 @@ type Facts struct {
 	At      time.Time // when the job was read
 	Job     *Job      // nil: there is no such job
 	Finding string    // the damage that concerns the job; empty: none
+	Heir    *Heir     // the successor of the job; nil: there is none
 	Free    time.Time // when the ID can be used again, if no unfinished job has it and it is closed
 
 	Pauses []Pause
@@ -65,7 +66,16 @@ type Job struct {
 	KeptUntil  time.Time
 	ExpireAt   time.Time
 	LastError  *Failure
-	Later      int // the format version of its record, if a later release has stored it; else 0
+	Silence    time.Duration // for which a burst of calls puts it off
+	BurstBegan time.Time     // its first call
+	BurstEnds  time.Time     // the latest time to which it puts the job off
+	Later      int           // the format version of its record, if a later release has stored it; else 0
+}
+
+// An Heir is the successor of a running job.
+type Heir struct {
+	Due   time.Time
+	Bytes int64 // of its record
 }
 
 // A Failure is the newest error of the job.
@@ -134,6 +144,7 @@ const (
 	DueLater         Code = "due_later"
 	BackingOff       Code = "backing_off"
 	Snoozed          Code = "snoozed"
+	Debounced        Code = "debounced"
 	Expired          Code = "expired"
 	LaterRelease     Code = "later_release"
 	Orphan           Code = "orphan"
@@ -158,6 +169,7 @@ const (
 	Behind           Code = "behind"
 	KeyBehind        Code = "key_behind"
 	Running          Code = "running"
+	Successor        Code = "successor"
 	LeaseOver        Code = "lease_over"
 	Dead             Code = "dead"
 	Done             Code = "done"
@@ -169,6 +181,7 @@ type Reason struct {
 	Text string
 
 	Since, Until time.Time
+	Latest       time.Time
 	By           string
 	Because      string
 	Action       string
@@ -208,6 +221,7 @@ const (
 
 	dueRetry  = "retry"
 	dueSnooze = "snooze"
+	dueBurst  = "debounce"
 
 	noRecord = "no_record"
 )

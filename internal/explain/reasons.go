@@ -50,6 +50,9 @@ func (f *Facts) reasons() (list []Reason) {
 		add(f.obstacles()...)
 		add(f.later()...)
 	}
+	if f.Heir != nil {
+		add(Reason{Code: Successor, Until: f.Heir.Due, Used: f.Heir.Bytes})
+	}
 	return list
 }
 
@@ -131,6 +134,8 @@ func (f *Facts) scheduled() Reason {
 		}
 	case dueSnooze:
 		r.Code, r.Snoozes = Snoozed, f.Job.Snoozes
+	case dueBurst:
+		r.Code, r.Wait, r.Since, r.Latest = Debounced, f.Job.Silence, f.Job.BurstBegan, f.Job.BurstEnds
 	}
 	return r
 }

@@ -71,6 +71,8 @@ func (r *Reason) clause(now time.Time) string {
 		return text + ", and " + r.due(now, "the next one")
 	case Snoozed:
 		return fmt.Sprintf("its handler has snoozed it, %s, and %s", often(r.Snoozes), r.due(now, r.stage("it")))
+	case Debounced:
+		return r.debounced(now)
 	case Expired:
 		if now.Before(r.Since) {
 			return "it will be dropped, because it expires at " + moment(r.Since) + ", before it is due"
@@ -188,6 +190,12 @@ func (r *Reason) clause(now time.Time) string {
 			text += fmt.Sprintf(" on %s since %s, for %s", r.server(), moment(r.Since), span(now.Sub(r.Since)))
 		}
 		return text + fmt.Sprintf("; its lease lasts until %s unless extended", moment(r.Until))
+	case Successor:
+		text := "a successor waits, and is due when the run has ended"
+		if r.Until.After(now) {
+			text = "a successor waits, and " + r.due(now, "it")
+		}
+		return fmt.Sprintf("%s (%s bytes)", text, grouped(r.Used))
 	case LeaseOver:
 		text := fmt.Sprintf("the lease of attempt %d", r.Attempt)
 		if r.Server != "" {
@@ -217,6 +225,18 @@ func (r *Reason) stage(it string) string {
 		return it
 	}
 	return fmt.Sprintf("stage %d of %d", r.Stage, r.Stages)
+}
+
+// debounced returns how long a burst of calls puts the job off.
+func (r *Reason) debounced(now time.Time) string {
+	text := fmt.Sprintf("it waits for %s of silence, and %s", span(r.Wait), r.due(now, "it"))
+	switch {
+	case r.Latest.IsZero():
+		return text
+	case r.Latest.After(r.Until):
+		return text + ", at the latest at " + moment(r.Latest)
+	}
+	return "calls put it off no longer, and " + r.due(now, "it")
 }
 
 // count returns how many workers are busy.

@@ -29,6 +29,12 @@ func TestGoldenEnqueue(t *testing.T) {
 		w.show("enqueue", "t", "--id", "packed", "--payload", `{"b":[1,2.5,"x",null,true,18446744073709551615],"a":-1}`, "--json-to-msgpack")
 		w.show("job", "t", "packed", "-o", "jsonl")
 		w.show("enqueue", "t", "--id", "packed", "--replace", "--at", "+1h")
+		for _, payload := range []string{"1", "2"} {
+			w.show("enqueue", "t", "--id", "burst", "--debounce", "5s/1m", "--payload", payload)
+		}
+		w.show("explain", "t", "burst")
+		w.show("enqueue", "t", "--id", "burst", "--latest", "--payload", "3")
+		w.show("enqueue", "t", "--id", "burst", "--replace", "--unless-running", "--payload", "4", "--in", "1h")
 		w.show("enqueue", "mail:welcome", "--id", "dead-1", "--replace-dead", "--retry", "unlimited", "--expire-at", "+2d", "--at", "@946771200")
 		for _, wrong := range [][]string{
 			{"enqueue"}, {"enqueue", "t", "file", "more"}, {"enqueue", "t", "no-such-file"}, {"enqueue", "t", "-", "--payload", "x"},
@@ -36,6 +42,8 @@ func TestGoldenEnqueue(t *testing.T) {
 			{"enqueue", "t", "--in", "1h", "--at", "+1h"}, {"enqueue", "t", "--at", "tomorrow 25:00"}, {"enqueue", "t", "--in", "1 hour"},
 			{"enqueue", "t", "--retry", "many"}, {"enqueue", "t", "--retry", "-7"}, {"enqueue", "t", "--backoff", "1s"},
 			{"enqueue", "t", "--header", "tenant"}, {"enqueue", "t", "--replace", "--replace-dead"},
+			{"enqueue", "t", "--replace", "--latest"}, {"enqueue", "t", "--unless-running"}, {"enqueue", "t", "--id", "x", "--debounce", "5s"},
+			{"enqueue", "t", "--debounce", "5s/1m"}, {"enqueue", "t", "--id", "x", "--debounce", "1m/5s"},
 			{"enqueue", "t", "--expire-in", "1h", "--expire-at", "+1h"}, {"enqueue", "t", "--expire-at", "soon"},
 			{"enqueue", "t", "--expire-in", "1h", "--in", "2h"},
 			{"enqueue", "t", "--json-to-msgpack", "--payload", "{"}, {"enqueue", "t", "--json-to-msgpack", "--payload", "1 2"},

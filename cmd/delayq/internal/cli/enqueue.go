@@ -137,6 +137,36 @@ func (d *dueFlags) option(cmd *cobra.Command, a *app) (delayq.DueOption, error) 
 	return nil, nil
 }
 
+// meeting returns the options that say what becomes of a job with the ID.
+func meeting(replace, replaceDead, unless, latest bool, debounce string) (opts []delayq.JobOption, err error) {
+	given := 0
+	add := func(is bool, opt delayq.JobOption) {
+		if is {
+			given, opts = given+1, append(opts, opt)
+		}
+	}
+	add(replace, delayq.Replace())
+	add(replaceDead, delayq.ReplaceDead())
+	add(latest, delayq.Latest())
+	if debounce != "" {
+		text, most, _ := strings.Cut(debounce, "/")
+		var wait, longest time.Duration
+		if (&duration{&wait}).Set(text) != nil || (&duration{&longest}).Set(most) != nil {
+			return nil, usage("--debounce %q: must be a wait and the longest one, as in 5s/1m", debounce)
+		}
+		add(true, delayq.Debounce(wait, longest))
+	}
+	switch {
+	case given > 1:
+		return nil, usage("--replace, --replace-dead, --latest and --debounce: only one of them can be given")
+	case unless && !replace:
+		return nil, usage("--unless-running needs --replace")
+	case unless:
+		opts = append(opts, delayq.UnlessRunning())
+	}
+	return opts, nil
+}
+
 func (a *app) enqueueCommand() *cobra.Command {
 	var (
 		id, text             string
@@ -146,6 +176,8 @@ func (a *app) enqueueCommand() *cobra.Command {
 		expireIn             time.Duration
 		expireAt             string
 		replace, replaceDead bool
+		unless, latest       bool
+		debounce             string
 		uniqueFor            time.Duration
 		toMsgpack            bool
 		key                  string
@@ -209,14 +241,11 @@ that always fails is retried for ever.`,
 				}
 				opts = append(opts, delayq.ExpireAt(t))
 			}
-			switch {
-			case replace && replaceDead:
-				return usage("--replace and --replace-dead: only one of them can be given")
-			case replace:
-				opts = append(opts, delayq.Replace())
-			case replaceDead:
-				opts = append(opts, delayq.ReplaceDead())
+			meets, err := meeting(replace, replaceDead, unless, latest, debounce)
+			if err != nil {
+				return err
 			}
+			opts = append(opts, meets...)
 			if cmd.Flags().Changed("unique-for") {
 				opts = append(opts, delayq.UniqueFor(uniqueFor))
 			}
@@ -267,7 +296,10 @@ that always fails is retried for ever.`,
 	f.Var(&duration{&expireIn}, "expire-in", "drop the job if it has not started after this time")
 	f.StringVar(&expireAt, "expire-at", "", "drop the job if it has not started at this `time`")
 	f.BoolVar(&replace, "replace", false, "replace an unfinished job with this ID")
+	f.BoolVar(&unless, "unless-running", false, "with --replace: leave a running job alone, and store nothing")
 	f.BoolVar(&replaceDead, "replace-dead", false, "replace a dead job with this ID")
+	f.StringVar(&debounce, "debounce", "", "put the job off until no call for this ID has come for a time, and at most for another: `wait/longest`, as in 5s/1m")
+	f.BoolVar(&latest, "latest", false, "give a job with this ID this payload, and keep its due time")
 	f.Var(&duration{&uniqueFor}, "unique-for", "store no other job with this ID for this time, also when the job has completed")
 	f.BoolVar(&toMsgpack, "json-to-msgpack", false, "the payload is JSON and is stored as MessagePack")
 	return cmd

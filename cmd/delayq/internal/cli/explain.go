@@ -57,6 +57,7 @@ type reasonRecord struct {
 	Text       string             `json:"text"`
 	Since      stamp              `json:"since,omitzero"`
 	Until      stamp              `json:"until,omitzero"`
+	Latest     stamp              `json:"latest,omitzero"`
 	By         string             `json:"by,omitempty"`
 	Because    string             `json:"because,omitempty"`
 	Action     string             `json:"action,omitempty"`
@@ -89,7 +90,7 @@ type reasonRecord struct {
 
 func reasonOf(r *delayq.Reason) reasonRecord {
 	out := reasonRecord{
-		Code: r.Code, Text: r.Text, Since: stamp(r.Since), Until: stamp(r.Until), By: r.By, Because: r.Because, Action: r.Action,
+		Code: r.Code, Text: r.Text, Since: stamp(r.Since), Until: stamp(r.Until), Latest: stamp(r.Latest), By: r.By, Because: r.Because, Action: r.Action,
 		Attempt: r.Attempt, Snoozes: r.Snoozes, Stage: r.Stage, Stages: r.Stages, Server: r.Server, Host: r.Host, Servers: r.Servers, Others: r.Others,
 		Workers: r.Workers, Running: r.Running, Stragglers: r.Stragglers, Ahead: r.Ahead, Keys: r.Keys, More: r.More, PerSecond: r.PerSecond, Wait: seconds(r.Wait),
 		LoopAge: seconds(r.LoopAge), Finding: r.Finding, Refusal: r.Refusal, Used: r.Used, Limit: r.Limit, Rate: rateOf(r.Rate), Version: r.Version,
