@@ -8,16 +8,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/record"
-	"github.com/delayq/delayq/internal/script"
 )
 
 // A DueOption is the [JobOption] that sets the due time: [ProcessAt] or [ProcessIn].
@@ -125,9 +123,11 @@ func (friends) PlanOption(p *record.Plan, due time.Time) (JobOption, error) {
 // when returns the time argument of enqueue.lua: what is replaced, the due time, and the expiry if
 // only the script can know whether the job would expire before it is due.
 func (o *jobOptions) when() string {
-	when := string(o.replace) + instantOr(o.DueAt, o.DueIn)
+	when := string(o.replace)
 	if o.replace == commit.ReplaceDebounce {
-		when += "/" + strconv.FormatInt(o.longest, 10)
+		when += instantOr(0, o.wait) + "/" + strconv.FormatInt(o.longest, 10)
+	} else {
+		when += instantOr(o.DueAt, o.DueIn)
 	}
 	if o.ExpireAt > 0 || o.ExpireIn > 0 && (o.DueAt > 0 || o.replace.Merges()) {
 		when += " " + instantOr(o.ExpireAt, o.ExpireIn)
@@ -146,81 +146,6 @@ func instantOr(at, in int64) string {
 // hopeless returns the error of a job that would expire before it is due.
 func hopeless(expires, due int64) error {
 	return fmt.Errorf("%w: expires at %v and would be due at %v: it could never run", ErrInvalid, msTime(expires).UTC(), msTime(due).UTC())
-}
-
-// Bounds of Forecast: the most steps, and how many of them travel in one pipeline.
-const (
-	mostSteps     = 10_000
-	forecastSteps = 1000
-)
-
-// Forecast returns how many jobs fall due in each of n steps from a time on: in the first one those
-// due at from or later and before from plus step, and so on. It counts jobs that are scheduled now.
-// It does not count those that a schedule will make, and those that are ready already. Times are
-// rounded up to the millisecond. Range: steps from 1 ms on, and from 1 to 10,000 of them; all must
-// be between 1970 and 2286.
-//
-// Forecast sends 1,000 steps at a time, in one round trip. Cost: O(log N) for each step, with N
-// scheduled jobs.
-func (i *Inspector) Forecast(ctx context.Context, topic string, from time.Time, step time.Duration, n int) ([]int64, error) {
-	place := script.Place{Call: "forecast", Topic: topic}
-	err := errors.Join(i.validate(ctx, topic, ""), checkSteps(from, step, n))
-	if err != nil {
-		return nil, place.At(err)
-	}
-	edge := func(at int) string { // of the beginning of a step
-		ms, _ := record.Millis(from.Add(time.Duration(at) * step)) // checkSteps has tried the last one
-		return strconv.FormatInt(ms, 10)
-	}
-	key := script.NewKeys(i.o.prefix, topic).Bucket
-	counts := make([]int64, 0, n)
-	for len(counts) < n {
-		cmds := make([]redis.Cmder, 0, forecastSteps)
-		for at := len(counts); at < min(n, len(counts)+forecastSteps); at++ {
-			cmds = append(cmds, redis.NewIntCmd(ctx, "zcount", key, edge(at), "("+edge(at+1)))
-		}
-		i.scripts.Send(ctx, nil, cmds)
-		some, err := counted(cmds)
-		if err != nil {
-			return nil, place.At(i.scripts.Blame(ctx, err, key))
-		}
-		counts = append(counts, some...)
-	}
-	return counts, nil
-}
-
-// checkSteps returns the complaints about the steps of a forecast.
-func checkSteps(from time.Time, step time.Duration, n int) error {
-	_, err := instant("from", from)
-	errs := []error{err, notTiny("step", step)}
-	switch {
-	case step <= 0:
-		errs = append(errs, fmt.Errorf("step(%v): at least 1ms", step))
-	case n < 1 || n > mostSteps:
-		errs = append(errs, fmt.Errorf("n(%d): must be from 1 to %d", n, mostSteps))
-	case step > maxDelay/time.Duration(n):
-		errs = append(errs, fmt.Errorf("step(%v): %d of them are more than %v (100 years)", step, n, maxDelay))
-	case err == nil:
-		_, err := instant("the end of the last step", from.Add(time.Duration(n)*step))
-		errs = append(errs, err)
-	}
-	if err := errors.Join(errs...); err != nil {
-		return invalid([]error{err})
-	}
-	return nil
-}
-
-// counted returns the replies to commands that count.
-func counted(cmds []redis.Cmder) ([]int64, error) {
-	counts := make([]int64, len(cmds))
-	for at, cmd := range cmds {
-		n, err := cmd.(*redis.IntCmd).Result()
-		if err != nil {
-			return nil, err
-		}
-		counts[at] = n
-	}
-	return counts, nil
 }
 
 // Reschedule gives a scheduled (first time, backing off or snoozed) or ready job another due time,
@@ -354,15 +279,6 @@ func (info *JobInfo) noteMoved(m *record.Moved) {
 		info.BurstBegan, info.BurstEnds = msTime(m.First), msTime(m.Last)
 	}
 }
-
-// StateTomb is the State of a [DuplicateError] if no job has the ID, but the ID is closed by a
-// [Tombstone] or by [UniqueFor]. It is no state of a job: no query has it.
-const StateTomb State = "tomb"
-
-// ErrTooManyTombs is returned when the topic has as many tombs as [TombLimit] allows. An Enqueue
-// with [UniqueFor] has stored nothing. A [Client.Dequeue] with a [Tombstone] has cancelled the job,
-// if there was one, and has not closed the ID.
-var ErrTooManyTombs = errors.New("delayq: the topic has too many tombs")
 
 // UniqueFor closes the ID of the job for d from when Redis stores it, by Redis's clock: while the
 // job is unfinished and after it has completed, no other job with this ID is stored within d. A
@@ -502,73 +418,49 @@ func (c *Client) auditCancel(ctx context.Context, o *commit.Op, was State, err e
 	return c.audited(ctx, o.Place(), tombText(o.Tomb, err), string(was), count, err)
 }
 
-// cancelled returns the error of a cancel that Redis has answered.
-func cancelled(o *commit.Op, err error) error {
-	switch {
-	case !o.Full:
-		return err
-	case err == nil:
-		return ErrTooManyTombs
-	}
-	return fmt.Errorf("%w; %w", err, ErrTooManyTombs)
-}
-
-// A row of an outbox has the letter of what the job replaces, and can have an exclamation mark and
-// a window after it. A cancel has the length of its tomb where a job has its delay. It has freed
-// where a job has its due time if the ID is to be free, or [commit.Yields]. A release that does not
-// know them refuses such a job, and cancels without a tomb.
-const freed = 1
-
-// replacesText returns the column replaces of the row of a job.
+// replacesText returns the column replaces of the row of a job in an outbox: the letter of what
+// becomes of a job with the ID, after b a slash and the longest of the burst, and an exclamation
+// mark and a window if there is one. A release that does not know them refuses such a job.
 func replacesText(o *jobOptions) string {
-	if o.window == 0 {
-		return string(o.replace)
+	text := string(o.replace)
+	if o.replace == commit.ReplaceDebounce {
+		text += "/" + strconv.FormatInt(o.longest, 10)
 	}
-	return string(o.replace) + "!" + strconv.FormatInt(o.window, 10)
+	if o.window > 0 {
+		text += "!" + strconv.FormatInt(o.window, 10)
+	}
+	return text
 }
 
-// replacesOf reads that column.
-func replacesOf(text string) (which commit.Replacing, window int64, err error) {
-	letter, ms, closes := strings.Cut(text, "!")
-	if closes {
-		window, err = strconv.ParseInt(ms, 10, 64)
-		if err == nil && (window < 1 || window > record.MaxDelay) {
-			err = errors.New("out of range")
-		}
-	}
-	switch which = commit.Replacing(letter); which {
-	case commit.ReplaceNone, commit.ReplaceAny, commit.ReplaceDead:
-	default:
-		err = errors.New("unknown letter")
-	}
-	if err != nil {
-		return "", 0, fmt.Errorf("it replaces %q: %w", text, err)
-	}
-	return which, window, nil
-}
+// rowWord is that column: a letter, the longest of a burst, and a window.
+var rowWord = regexp.MustCompile(`^([rwdlb]?)(?:/(\d{1,13}))?(?:!(\d{1,13}))?$`)
 
-// cancelRow returns the row of a cancel.
-func cancelRow(topic, id string, tomb *commit.Tomb) commit.Row {
-	row := commit.Row{Kind: commit.RowCancel, Topic: topic, ID: id}
-	switch {
-	case tomb == nil:
-	case tomb.For == 0:
-		row.DueAt = freed
-	default:
-		row.DueIn = tomb.For
+// readReplaces reads that column.
+func (o *jobOptions) readReplaces(text string) error {
+	m := rowWord.FindStringSubmatch(text)
+	if m == nil {
+		return fmt.Errorf("it replaces %q: unknown form", text)
 	}
-	return row
-}
-
-// tombOfRow returns the tomb of a cancel as it is now: its time counts from when the row was made.
-func tombOfRow(r *commit.Row, most int64) *commit.Tomb {
-	switch {
-	case r.DueAt == freed:
-		return &commit.Tomb{Most: most}
-	case r.DueAt == commit.Yields:
-		return &commit.Tomb{}
-	case r.DueIn > r.Age:
-		return &commit.Tomb{For: r.DueIn - max(0, r.Age), Most: most}
+	o.replace = commit.Replacing(m[1])
+	o.longest, _ = strconv.ParseInt(m[2], 10, 64)
+	o.window, _ = strconv.ParseInt(m[3], 10, 64)
+	burst := o.replace == commit.ReplaceDebounce
+	fits := burst == (o.longest > 0) && o.longest <= mostBurst.Milliseconds() && (m[3] == "" || o.window > 0) && o.window <= record.MaxDelay
+	if !fits {
+		return fmt.Errorf("it replaces %q: out of range", text)
+	}
+	if burst && o.DueAt > 0 { // a Reschedule has ended its burst before it was sent
+		o.replace = commit.ReplaceLatest
 	}
 	return nil
+}
+
+// age takes from the delay of a job how long its row has waited. The record of a burst keeps the
+// wait that was given.
+func (o *jobOptions) age(ms int64) {
+	if o.replace == commit.ReplaceDebounce {
+		o.wait = max(0, o.DueIn-ms)
+	} else {
+		o.DueIn = max(0, o.DueIn-ms)
+	}
 }

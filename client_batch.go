@@ -316,7 +316,7 @@ func (friends) SealCancel(ctx context.Context, c *Client, topic, id string, opts
 	if err != nil {
 		return commit.Row{}, script.Place{Call: commit.Cancel.Name, Topic: topic, Job: id}.At(err)
 	}
-	return cancelRow(topic, id, how.tomb), nil
+	return commit.CancelRow(topic, id, how.tomb), nil
 }
 
 // SealReschedule returns the row of a [Client.Reschedule].
@@ -397,7 +397,7 @@ func checkRow(r *commit.Row) error {
 	if r.DueAt < 0 || r.DueAt > maxDueMS || r.DueIn < 0 || r.DueIn > record.MaxDelay {
 		errs = append(errs, fmt.Errorf("due at %d ms, or in %d ms", r.DueAt, r.DueIn))
 	}
-	if _, _, err := replacesOf(r.Replace); err != nil {
+	if err := new(jobOptions).readReplaces(r.Replace); err != nil {
 		errs = append(errs, err)
 	}
 	return invalid(errs)
@@ -420,7 +420,7 @@ func (c *Client) operationOf(r *commit.Row) *commit.Op {
 		}
 		o.Fresh = e
 	case commit.RowCancel:
-		o.Kind, o.Tomb = commit.Cancel, tombOfRow(r, c.o.tombs)
+		o.Kind, o.Tomb = commit.Cancel, r.Tomb(c.o.tombs)
 	case commit.RowReschedule:
 		o.Kind = commit.Reschedule
 		opts := defaultJob
@@ -443,13 +443,12 @@ func (c *Client) enqueueingOf(r *commit.Row) (*commit.Fresh, error) {
 	if err != nil {
 		return nil, err
 	}
-	replaces, window, _ := replacesOf(r.Replace) // checkRow has read it
-	e := &commit.Fresh{Replace: replaces}
+	o := &jobOptions{Options: job.Options}
+	_ = o.readReplaces(r.Replace) // checkRow has read it
+	e := &commit.Fresh{Replace: o.replace, Draft: record.Draft(r.Record)}
 	copy(e.Nonce[:], job.Nonce)
-	e.Draft = record.Draft(r.Record)
-	o := &jobOptions{Options: job.Options, replace: e.Replace}
 	if o.DueIn > 0 || o.ExpireIn > 0 {
-		o.DueIn = max(0, o.DueIn-r.Age)
+		o.age(r.Age)
 		switch {
 		case o.ExpireIn == 0:
 		case o.ExpireIn > r.Age:
@@ -461,7 +460,7 @@ func (c *Client) enqueueingOf(r *commit.Row) (*commit.Fresh, error) {
 			return nil, err
 		}
 	}
-	e.Opts, e.When = &o.Options, o.when()+uniqueWord(window, c.o.tombs)
+	e.Opts, e.When = &o.Options, o.when()+uniqueWord(o.window, c.o.tombs)
 	return e, nil
 }
 

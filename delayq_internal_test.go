@@ -1329,3 +1329,33 @@ func must[T any](value T, err error) T {
 	}
 	return value
 }
+
+// The column of a row of an outbox says what becomes of a job with its ID. What no release has
+// written is refused, because Redis would refuse a call with it as a whole.
+func TestRowReplaces(t *testing.T) {
+	for _, text := range []string{"", "r", "w", "d", "l", "b/60000", "b/2592000000!5", "r!5", "l!3153600000000", "!1"} {
+		var o jobOptions
+		require.NoError(t, o.readReplaces(text), text)
+		require.Equal(t, text, replacesText(&o))
+	}
+	for _, text := range []string{
+		"x", "rr", "b", "l/5", "b/0", "/5", "b/2592000001", "r!", "r!0", "r!3153600000001", "r!-1", "!5!5", "b!5/5", "r 5", "b/60000000000000000000",
+	} {
+		require.ErrorContains(t, new(jobOptions).readReplaces(text), "it replaces", text)
+	}
+
+	// A burst that a Reschedule has ended keeps its due time, and leaves a running job alone.
+	o := jobOptions{Options: record.Options{DueAt: 5}}
+	require.NoError(t, o.readReplaces("b/60000"))
+	require.Equal(t, commit.ReplaceLatest, o.replace)
+	require.Equal(t, "l5", o.when())
+
+	// The wait counts from the call, and the record has it as it was given.
+	o = jobOptions{Options: record.Options{DueIn: 5000}}
+	require.NoError(t, o.readReplaces("b/60000"))
+	o.age(1000)
+	require.Equal(t, "b+4000/60000", o.when())
+	require.EqualValues(t, 5000, o.DueIn)
+	o.age(9000)
+	require.Equal(t, "b+0/60000", o.when())
+}

@@ -104,6 +104,15 @@ func (e *DuplicateError) Error() string {
 // Is reports whether target is [ErrDuplicate], for errors.Is.
 func (e *DuplicateError) Is(target error) bool { return target == ErrDuplicate }
 
+// StateTomb is the State of a [DuplicateError] if no job has the ID, but the ID is closed by a
+// [Tombstone] or by [UniqueFor]. It is no state of a job: no query has it.
+const StateTomb State = "tomb"
+
+// ErrTooManyTombs is returned when the topic has as many tombs as [TombLimit] allows. An Enqueue
+// with [UniqueFor] has stored nothing. A [Client.Dequeue] with a [Tombstone] has cancelled the job,
+// if there was one, and has not closed the ID.
+var ErrTooManyTombs = errors.New("delayq: the topic has too many tombs")
+
 // states holds the letters of replies that name the state in which the script found a job.
 var states = map[byte]State{
 	script.LetterScheduled: StateScheduled, script.LetterReady: StateReady, script.LetterRunning: StateRunning, script.LetterDead: StateDead, script.LetterDone: StateDone,
@@ -265,3 +274,14 @@ var (
 	// ErrTimeout is the cause when the job's [Timeout] is over. It wraps context.DeadlineExceeded.
 	ErrTimeout = run.ErrTimeout
 )
+
+// cancelled returns the error of a cancel that Redis has answered.
+func cancelled(o *commit.Op, err error) error {
+	switch {
+	case !o.Full:
+		return err
+	case err == nil:
+		return ErrTooManyTombs
+	}
+	return fmt.Errorf("%w; %w", err, ErrTooManyTombs)
+}

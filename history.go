@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -174,6 +175,81 @@ func (s *HistoryStep) read(field string, number int64, step time.Duration, late,
 			s.RunTime.Counts[i-record.FirstRan] = n
 		}
 	})
+}
+
+// Bounds of Forecast: the most steps, and how many of them travel in one pipeline.
+const (
+	mostSteps     = 10_000
+	forecastSteps = 1000
+)
+
+// Forecast returns how many jobs fall due in each of n steps from a time on: in the first one those
+// due at from or later and before from plus step, and so on. It counts jobs that are scheduled now.
+// It does not count those that a schedule will make, and those that are ready already. Times are
+// rounded up to the millisecond. Range: steps from 1 ms on, and from 1 to 10,000 of them; all must
+// be between 1970 and 2286.
+//
+// Forecast sends 1,000 steps at a time, in one round trip. Cost: O(log N) for each step, with N
+// scheduled jobs.
+func (i *Inspector) Forecast(ctx context.Context, topic string, from time.Time, step time.Duration, n int) ([]int64, error) {
+	place := script.Place{Call: "forecast", Topic: topic}
+	err := errors.Join(i.validate(ctx, topic, ""), checkSteps(from, step, n))
+	if err != nil {
+		return nil, place.At(err)
+	}
+	edge := func(at int) string { // of the beginning of a step
+		ms, _ := record.Millis(from.Add(time.Duration(at) * step)) // checkSteps has tried the last one
+		return strconv.FormatInt(ms, 10)
+	}
+	key := script.NewKeys(i.o.prefix, topic).Bucket
+	counts := make([]int64, 0, n)
+	for len(counts) < n {
+		cmds := make([]redis.Cmder, 0, forecastSteps)
+		for at := len(counts); at < min(n, len(counts)+forecastSteps); at++ {
+			cmds = append(cmds, redis.NewIntCmd(ctx, "zcount", key, edge(at), "("+edge(at+1)))
+		}
+		i.scripts.Send(ctx, nil, cmds)
+		some, err := counted(cmds)
+		if err != nil {
+			return nil, place.At(i.scripts.Blame(ctx, err, key))
+		}
+		counts = append(counts, some...)
+	}
+	return counts, nil
+}
+
+// checkSteps returns the complaints about the steps of a forecast.
+func checkSteps(from time.Time, step time.Duration, n int) error {
+	_, err := instant("from", from)
+	errs := []error{err, notTiny("step", step)}
+	switch {
+	case step <= 0:
+		errs = append(errs, fmt.Errorf("step(%v): at least 1ms", step))
+	case n < 1 || n > mostSteps:
+		errs = append(errs, fmt.Errorf("n(%d): must be from 1 to %d", n, mostSteps))
+	case step > maxDelay/time.Duration(n):
+		errs = append(errs, fmt.Errorf("step(%v): %d of them are more than %v (100 years)", step, n, maxDelay))
+	case err == nil:
+		_, err := instant("the end of the last step", from.Add(time.Duration(n)*step))
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return invalid([]error{err})
+	}
+	return nil
+}
+
+// counted returns the replies to commands that count.
+func counted(cmds []redis.Cmder) ([]int64, error) {
+	counts := make([]int64, len(cmds))
+	for at, cmd := range cmds {
+		n, err := cmd.(*redis.IntCmd).Result()
+		if err != nil {
+			return nil, err
+		}
+		counts[at] = n
+	}
+	return counts, nil
 }
 
 // Failures are the jobs with errors of a topic, in groups.

@@ -26,7 +26,9 @@ import (
 // calls of a client do not. Its ID is taken: another [Outbox.Enqueue] of it goes to the dead rows,
 // unless [delayq.Replace] is given. Whether a job in Redis has the ID is decided when the row is
 // sent, except that Replace removes it at once. Then the ID is free too, if [delayq.UniqueFor] of
-// that job has closed it.
+// that job has closed it. A row with [delayq.Debounce], [delayq.Latest] or [delayq.UnlessRunning]
+// is sent at once, because Redis decides what becomes of a job with the ID. It finds a row beyond
+// the horizon, too: with Latest, that stays there and takes the payload.
 //
 // Range: 1 minute to 100 years. Default: no horizon.
 func Horizon(d time.Duration) RelayOption {
@@ -146,10 +148,6 @@ func (h *holding) batch() int { return max(1, h.o.batch>>h.narrow) }
 // bytes returns how many bytes the records of the next plan have at most.
 func (h *holding) bytes() int64 { return planBytes >> h.narrow }
 
-// replacesAny reports whether the row of an enqueue replaces any job. A window can follow the
-// letter.
-func replacesAny(replaces string) bool { return strings.HasPrefix(replaces, string(commit.ReplaceAny)) }
-
 // A name is that of a job.
 type name struct{ topic, id string }
 
@@ -181,7 +179,7 @@ func (h *holding) sift(ctx context.Context, tx session, rows, sent []stored, wai
 	}
 	for i := range rows {
 		r := &rows[i]
-		if far := s.later[name{r.Topic, r.ID}]; r.Kind == commit.RowReschedule && far != nil && far.Kind == 0 {
+		if far := s.later[name{r.Topic, r.ID}]; r.needs() && far != nil && far.Kind == 0 {
 			h.ahead = slices.Concat(rows[i:], h.ahead) // there are many large records: these rows are of the next plan
 			break
 		}
@@ -203,10 +201,13 @@ func (s *sieve) stays(r *stored, reach int64, drop bool) bool {
 	older := far == nil || far.seq < r.seq || far.made < r.made
 	switch r.Kind {
 	case commit.RowEnqueue:
+		if r.decides() {
+			return far == nil || !older || s.meet(r, far)
+		}
 		if !older && r.due() <= reach {
 			break
 		}
-		if far != nil && !replacesAny(r.Replace) {
+		if far != nil && !r.replaces(commit.ReplaceAny) {
 			if drop {
 				s.gone = append(s.gone, *r)
 			} else {
@@ -218,7 +219,7 @@ func (s *sieve) stays(r *stored, reach int64, drop bool) bool {
 		if r.due() > reach {
 			own := *r
 			s.parked, s.later[key] = append(s.parked, &own), &own
-			if !replacesAny(r.Replace) {
+			if !r.replaces(commit.ReplaceAny) {
 				s.gone = append(s.gone, *r)
 				return false
 			}
@@ -291,7 +292,7 @@ func (s *sieve) drop(job name) {
 	s.parked = slices.DeleteFunc(s.parked, func(p *stored) bool { return p == far })
 }
 
-// learn reads the later rows that reschedules are about, in their order, up to the bytes of a plan.
+// learn reads the later rows whose contents calls need, in their order, up to the bytes of a plan.
 // The others keep the kind 0.
 func (h *holding) learn(ctx context.Context, tx session, s *sieve, rows []stored) error {
 	var wanted []*stored
@@ -299,7 +300,7 @@ func (h *holding) learn(ctx context.Context, tx session, s *sieve, rows []stored
 	seen := make(map[*stored]bool)
 	for i := range rows {
 		far := s.later[name{rows[i].Topic, rows[i].ID}]
-		if rows[i].Kind == commit.RowReschedule && far != nil && !seen[far] {
+		if rows[i].needs() && far != nil && !seen[far] {
 			seen[far], wanted, keys = true, append(wanted, far), append(keys, *far)
 		}
 	}
@@ -342,6 +343,9 @@ func (s *stored) reschedule(r *stored) error {
 	to.DueAt, to.DueIn = r.DueAt, 0
 	if r.DueAt == 0 {
 		to.DueIn = max(0, r.made-s.made) + r.DueIn
+	}
+	if s.replaces(commit.ReplaceDebounce) { // its burst has ended
+		to.DueAt, to.DueIn = to.due(), 0
 	}
 	if expires := job.Options.Expires(s.made); expires > 0 && to.due() >= expires {
 		return fmt.Errorf("%w: job %q expires at %v, it cannot be due at %v", ErrInvalid, s.ID, time.UnixMilli(expires).UTC(), time.UnixMilli(to.due()).UTC())

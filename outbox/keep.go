@@ -447,7 +447,7 @@ func (r *resending) choose(rows []kept) (back []kept) {
 		delete(r.moves, key)
 		r.jobs[key] = closed
 		if row.Kind == commit.RowEnqueue && row.lost {
-			if !replacesAny(row.Replace) {
+			if !row.replaces(commit.ReplaceAny) && !row.decides() {
 				r.jobs[key] = enqueue
 			}
 			if move != nil { // or the job could start before it is moved

@@ -147,7 +147,9 @@ func New(d Dialect, opts ...Option) (*Outbox, error) {
 // The returned job has no EnqueuedAt and no Due. If an unfinished job with the ID exists when the
 // row is sent, the row goes to the dead rows, unless [delayq.Replace] is given: see [Outbox.Dead].
 // So it does if the ID is closed by then. The time of [delayq.UniqueFor] counts from when the row
-// is sent. A relay of v0.1.0 does not know that option, and moves the row to the dead rows.
+// is sent. The wait of [delayq.Debounce] counts from this call, and its longest from when the first
+// row of the burst is sent. A relay of v0.1.0 knows neither these options nor [delayq.Latest] and
+// [delayq.UnlessRunning], and moves such a row to the dead rows.
 //
 // Errors: [ErrInvalid], [ErrSchema], the context's error, or the error of the database. After
 // ErrInvalid nothing was written. After an error of the database PostgreSQL lets the transaction

@@ -32,9 +32,42 @@ const (
 	RowReschedule RowKind = 3
 )
 
-// Yields is the due time of the row of a cancel whose job gives way to one that is sent later. The
-// ID of that job is free then.
-const Yields = 2
+// The due times of the row of a cancel that say what becomes of the tomb of its ID. Another cancel
+// has the length of its tomb as the delay. A release that does not know them makes no tomb.
+const (
+	freed = 1 // there is none any more
+
+	// Yields is that of a cancel whose job gives way to one that is sent later. The ID of that job
+	// is free then.
+	Yields = 2
+)
+
+// CancelRow returns the row of a cancel.
+func CancelRow(topic, id string, tomb *Tomb) Row {
+	row := Row{Kind: RowCancel, Topic: topic, ID: id}
+	switch {
+	case tomb == nil:
+	case tomb.For == 0:
+		row.DueAt = freed
+	default:
+		row.DueIn = tomb.For
+	}
+	return row
+}
+
+// Tomb returns the tomb of a cancel as it is now: its time counts from when the row was made. most
+// is how many tombs the topic may have.
+func (r *Row) Tomb(most int64) *Tomb {
+	switch {
+	case r.DueAt == freed:
+		return &Tomb{Most: most}
+	case r.DueAt == Yields:
+		return &Tomb{}
+	case r.DueIn > r.Age:
+		return &Tomb{For: r.DueIn - max(0, r.Age), Most: most}
+	}
+	return nil
+}
 
 // A Fate is what an error of SendPlan means for the plan.
 type Fate int

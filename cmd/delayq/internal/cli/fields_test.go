@@ -54,7 +54,7 @@ var leftOut = map[string]map[string]string{
 		"KeptUntil": oneLine, "BackoffFirst": oneLine, "BackoffLimit": oneLine, "Timeout": oneLine, "ExpireAt": oneLine, "Retention": oneLine, "Partial": ofWide, "Raw": ofJSON,
 		"Errors.Attempt": oneLine, "Errors.At": oneLine, "Errors.Duration": oneLine, "Errors.Server": oneLine, "Errors.Kind": oneLine, "Errors.Type": oneLine,
 		"Errors.Stack": oneLine, "Errors.NextDue": oneLine, "Errors.TraceParent": oneLine,
-		"Stage": oneLine, "Stages": oneLine, "Plan.Due": oneLine, "Plan.Over": oneLine, "Plan.FailedAt": oneLine, "Plan.Attempt": oneLine,
+		"BurstBegan": oneLine, "BurstEnds": oneLine, "Stage": oneLine, "Stages": oneLine, "Plan.Due": oneLine, "Plan.Over": oneLine, "Plan.FailedAt": oneLine, "Plan.Attempt": oneLine,
 		"Plan.Kind": oneLine, "Plan.Message": oneLine,
 	},
 	"jobs -o wide": {
@@ -63,7 +63,7 @@ var leftOut = map[string]map[string]string{
 		"FinishedAt": ofOther, "KeptUntil": oneLine, "BackoffFirst": oneLine, "BackoffLimit": oneLine, "Timeout": oneLine, "ExpireAt": oneLine, "Retention": oneLine, "Raw": ofJSON,
 		"Errors.Attempt": oneLine, "Errors.At": oneLine, "Errors.Duration": oneLine, "Errors.Server": oneLine, "Errors.Kind": oneLine, "Errors.Type": oneLine,
 		"Errors.Stack": oneLine, "Errors.NextDue": oneLine, "Errors.TraceParent": oneLine,
-		"Stage": oneLine, "Stages": oneLine, "Plan.Due": oneLine, "Plan.Over": oneLine, "Plan.FailedAt": oneLine, "Plan.Attempt": oneLine,
+		"BurstBegan": oneLine, "BurstEnds": oneLine, "Stage": oneLine, "Stages": oneLine, "Plan.Due": oneLine, "Plan.Over": oneLine, "Plan.FailedAt": oneLine, "Plan.Attempt": oneLine,
 		"Plan.Kind": oneLine, "Plan.Message": oneLine,
 	},
 	"jobs -o jsonl": {"Payload": notRead},

@@ -80,6 +80,12 @@ func (a *app) showJob(w io.Writer, r *jobRecord) error {
 	if r.DueReason != "" {
 		due += " (" + string(r.DueReason) + ")"
 	}
+	if began := when(r.BurstBegan); began != "" {
+		due += ", first call at " + began
+	}
+	if ends := when(r.BurstEnds); ends != "" {
+		due += ", at the latest at " + ends
+	}
 	snoozes := ""
 	if r.Snoozes > 0 {
 		snoozes = strconv.Itoa(r.Snoozes)
