@@ -85,7 +85,7 @@ for i, id in ipairs(names) do
     if present and present > 0 and present <= now then
       at = due[i]
     elseif at == '+' then
-      at = string.format('%.0f', now)
+      at = string.format('%.0f', math.max(now, fired_last + 1)) -- each slot has an ID of its own
     elseif tonumber(at) <= state.from then
       at = '0'
     end

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"context"
 	"sync"
 	"testing"
 	"time"
@@ -97,5 +98,25 @@ func TestRunOnStartIsRefused(t *testing.T) {
 			return nil
 		})
 		require.ErrorIs(b, err, delayq.ErrInvalid)
+	})
+}
+
+// A version that is set in the millisecond of the first run of the one before has a run too.
+func TestRunOnStartTwiceAtOnce(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		var rec queuetest.Recorder
+		b.Serve("t", rec.Then(func(ctx context.Context, _ *delayq.Job) error {
+			select { // it still runs when the next version starts
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+			return nil
+		}))
+		for n := range 2 {
+			b.AddSchedule("s", delayq.Every(time.Hour), delayq.Retry(n), delayq.OverlapAllow, delayq.RunOnStart())
+			b.Pass(0)
+		}
+		b.Pass(time.Minute)
+		require.Len(b, rec.All(), 2)
 	})
 }
