@@ -358,7 +358,7 @@ func (e *edit) guard(o *commit.Op) error {
 
 // guard makes an enqueue replace the job as it was read.
 func (e *enqueueing) guard() error {
-	// A running job does not change when it gets a successor: each of several callers would succeed.
+	// A running job does not change when it gets a successor, so several callers would succeed.
 	if e.opts.replace == commit.ReplaceNone || e.opts.replace.Merges() {
 		return fmt.Errorf("%w: IfUnchanged: the job needs Replace or ReplaceDead", ErrInvalid)
 	}
