@@ -272,10 +272,9 @@ type UnchangedOption struct{ infos []*JobInfo }
 //
 // A job has changed if it is in another state, is due at another time, was enqueued or replaced
 // anew, or has failed, lapsed, been snoozed, held or given back since, or if anybody has edited it,
-// even if it looks as before. The extension of a lease is no change. Clients and servers of v0.1.0
-// leave a weaker trace: an edit by them that changes nothing visible is not noticed. The successor
-// that [Debounce] or [Latest] gives a running job is no part of it: a call that cancels or replaces
-// the job removes the successor too, and IfUnchanged does not notice it.
+// even if it looks as before. A running one has also changed if [Latest] or [Debounce] has given it
+// a successor. The extension of a lease is no change. Clients and servers of v0.1.0 leave a weaker
+// trace: an edit by them that changes nothing visible is not noticed.
 //
 // info comes from [Client.Get], [Client.GetBatch], [Inspector.Job], [Inspector.Jobs] or an
 // [Explanation]. It must be of the same topic and ID, and not [JobInfo.Partial]. Otherwise the call
@@ -358,7 +357,7 @@ func (e *edit) guard(o *commit.Op) error {
 
 // guard makes an enqueue replace the job as it was read.
 func (e *enqueueing) guard() error {
-	// A running job does not change when it gets a successor, so several callers would succeed.
+	// Latest and Debounce store a job whatever the old one is like.
 	if e.opts.replace == commit.ReplaceNone || e.opts.replace.Merges() {
 		return fmt.Errorf("%w: IfUnchanged: the job needs Replace or ReplaceDead", ErrInvalid)
 	}

@@ -49,8 +49,8 @@
 -- gone, is refused like a duplicate.
 -- Cost: O(jobs × log N).
 -- Then: enqueue
--- Uses: now receipt stats sizes terms whole lease unready control ring expect place rouse key
--- Uses: free_keys unblock close_books holder straggler successor burst merge
+-- Uses: now receipt stats sizes terms whole lease unready control ring expect trace place rouse
+-- Uses: key free_keys unblock close_books holder straggler successor burst merge
 do
   local pool, bucket, ready, stats, sizes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
   local receipt, leases, dead = KEYS[6], KEYS[7], KEYS[8]
@@ -89,7 +89,7 @@ do
       shy = shy or string.match(words[i], '^[lb]') ~= nil
     end
     local later = shy
-      and merging(ids, jobs, first, width, next, sizes, stats, moved, keyed, blockers)
+      and merging(ids, jobs, first, width, next, sizes, stats, moved, keyed, blockers, pool)
     if #taken > 0 then
       -- A wrong type must cause an error before the old jobs are deleted.
       local listed = redis.call('LLEN', ready)

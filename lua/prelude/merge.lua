@@ -1,12 +1,33 @@
 
 -- merge: jobs with the letter l or b (see replace).
 -- Gives: merging
--- Expects: now own_terms burst successor_of sized count whole replaced
+-- Expects: now own_terms burst successor_of sized count whole replaced has_key touch
+
+-- given_due returns when a job was due that has not moved. Of a long record it is not read.
+local function given_due(pool, id)
+  if redis.call('HSTRLEN', pool, id) > 65536 then
+    return now
+  end
+  local record = redis.call('HGET', pool, id) or ''
+  local from = has_key(record) and 33 + string.byte(record, 27) or 26
+  local function int()
+    local n = string.byte(record, from) or 0
+    local size = n > 203 and n < 208 and 2 ^ (n - 204) or 0
+    n = size == 0 and n < 128 and n or 0
+    for i = from + 1, from + size do
+      n = 256 * n + (string.byte(record, i) or 0)
+    end
+    from = from + 1 + size
+    return n
+  end
+  local enqueued, at, delay = tonumber(string.sub(record, 13, 25)) or now, int(), int()
+  return string.format('%.0f', at > 0 and math.max(at, enqueued) or enqueued + delay)
+end
 
 -- merging returns what is done about such jobs of a call. letters has S, R or U at the index of a
 -- job whose record a job of that state takes. blocks has the places of those that their keys wait
 -- for. follow notes the successor of a running job, and take_over what becomes of a waiting one.
-local function merging(ids, jobs, first, width, next, sizes, stats, moved, keyed, blockers)
+local function merging(ids, jobs, first, width, next, sizes, stats, moved, keyed, blockers, pool)
   local later = {letters = {}, blocks = {}}
   local dues, whys, tallies = {}, {}, {}
   local followed, taken_over = 0, 0
@@ -38,6 +59,8 @@ local function merging(ids, jobs, first, width, next, sizes, stats, moved, keyed
       local enqueued = '\173' .. string.format('%013.0f', now)
       record = tail == '' and whole(head, now, enqueued) or head .. enqueued .. tail
       sized(sizes, #record)
+      local has_moved = redis.pcall('HEXISTS', moved, id) == 1
+      touch(moved, {id}, {has_moved and '' or given_due(pool, id)}) -- whoever cancels both sees it
       redis.call('HSET', next, id, string.format('%.0f ', due) .. why .. ' ' .. record)
       followed = followed + 1
     end
