@@ -174,7 +174,11 @@ func TestMergingInEachState(t *testing.T) {
 					require.Equal(t, "new", string(after.Payload))
 					within(t, from, job.Due, 0)
 				case delayq.StateRunning:
-					require.Equal(t, before, after, "the running job is as it was")
+					for _, info := range []*delayq.JobInfo{before, after} {
+						require.Equal(t, "payload of x", string(info.Payload), "the running job is as it was")
+						require.Equal(t, []any{before.State, before.Due, before.DueReason, before.LeaseEnd, before.Attempt},
+							[]any{info.State, info.Due, info.DueReason, info.LeaseEnd, info.Attempt})
+					}
 					within(t, from, job.Due, 20*time.Minute)
 					require.Equal(t, "o", f.Hand.Ack(held))
 					after = f.Get("x")
