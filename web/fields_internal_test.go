@@ -27,7 +27,7 @@ const (
 // leftOut has the fields of a job that its page leaves out on purpose, and why. "json" is that page
 // for programs.
 var leftOut = map[string]map[string]string{
-	"page": {"Plan.Over": "one that has failed for good is over", "BurstBegan": "the reason says it", "BurstEnds": "the reason says it", "Raw": noBytes, "Partial": onlyList, "PayloadSize": "it shows the payload, or to those who may not see it its size"},
+	"page": {"Plan.Over": "one that has failed for good is over", "Raw": noBytes, "Partial": onlyList, "PayloadSize": "it shows the payload, or to those who may not see it its size"},
 	"json": {"Raw": noBytes},
 }
 

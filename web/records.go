@@ -18,10 +18,10 @@ type jobRecord struct {
 	Priority    *float64          `json:"priority_seconds,omitempty"` // of a job with a key; negative: it goes behind
 	State       delayq.State      `json:"state"`
 	DueReason   delayq.DueReason  `json:"due_reason,omitempty"`
+	BurstBegan  time.Time         `json:"burst_began,omitzero"`
+	BurstEnds   time.Time         `json:"burst_ends,omitzero"`
 	EnqueuedAt  time.Time         `json:"enqueued_at,omitzero"`
 	Due         time.Time         `json:"due,omitzero"`
-	BurstBegan  time.Time         `json:"burst_began_at,omitzero"` // of calls that put the job off
-	BurstEnds   time.Time         `json:"burst_ends_at,omitzero"`  // the latest time to which they do
 	LeaseEnd    time.Time         `json:"lease_end,omitzero"`
 	BuriedAt    time.Time         `json:"buried_at,omitzero"`
 	StartedAt   time.Time         `json:"started_at,omitzero"`
@@ -78,11 +78,12 @@ func (e errorEntry) Took() time.Duration { return time.Duration(e.Seconds * floa
 // record returns a job for JSON and templates. Headers need the right to see payloads.
 func record(j *delayq.JobInfo, headers bool) jobRecord {
 	r := jobRecord{
-		Topic: j.Topic, ID: j.ID, jobKey: jobKeyOf(j.Key), State: j.State, DueReason: j.DueReason, EnqueuedAt: utc(j.EnqueuedAt), Due: utc(j.Due), BurstBegan: utc(j.BurstBegan), BurstEnds: utc(j.BurstEnds),
+		Topic: j.Topic, ID: j.ID, jobKey: jobKeyOf(j.Key), State: j.State, DueReason: j.DueReason, EnqueuedAt: utc(j.EnqueuedAt), Due: utc(j.Due),
 		LeaseEnd: utc(j.LeaseEnd), BuriedAt: utc(j.BuriedAt), StartedAt: utc(j.StartedAt), FinishedAt: utc(j.FinishedAt),
 		KeptUntil: utc(j.KeptUntil), ExpireAt: utc(j.ExpireAt), Attempt: j.Attempt, Retries: j.Retries, RetriesLeft: j.RetriesLeft(), Snoozes: j.Snoozes, Stage: j.Stage, Stages: j.Stages,
 		TimeoutSec: j.Timeout.Seconds(), Retention: j.Retention.Seconds(), Schedule: j.Schedule, Slot: utc(j.Slot),
 		PayloadSize: j.PayloadSize, Partial: j.Partial,
+		BurstBegan: utc(j.BurstBegan), BurstEnds: utc(j.BurstEnds),
 	}
 	if j.Key != "" && j.Undecodable == nil {
 		head := j.Priority.Seconds()

@@ -80,12 +80,6 @@ func (a *app) showJob(w io.Writer, r *jobRecord) error {
 	if r.DueReason != "" {
 		due += " (" + string(r.DueReason) + ")"
 	}
-	if began := when(r.BurstBegan); began != "" {
-		due += ", first call at " + began
-	}
-	if ends := when(r.BurstEnds); ends != "" {
-		due += ", at the latest at " + ends
-	}
 	snoozes := ""
 	if r.Snoozes > 0 {
 		snoozes = strconv.Itoa(r.Snoozes)
@@ -103,7 +97,8 @@ func (a *app) showJob(w io.Writer, r *jobRecord) error {
 		given, left = given+", unless its handler sets it", ""
 	}
 	err := a.fields(w,
-		"topic", r.Topic, "id", idText(r.exact()), "key", keyText(&r.jobKey), "priority", priority, "state", string(r.State), "enqueued", when(r.Enqueued), "due", due, "stage", stage,
+		"topic", r.Topic, "id", idText(r.exact()), "key", keyText(&r.jobKey), "priority", priority, "state", string(r.State), "enqueued", when(r.Enqueued), "due", due,
+		"first call", when(r.BurstBegan), "due at the latest", when(r.BurstEnds), "stage", stage,
 		"started", when(r.Started), "lease until", when(r.LeaseEnd), "buried", when(r.Buried), "finished", when(r.Finished),
 		"kept until", when(r.KeptUntil), "expires", when(r.ExpireAt),
 		"attempt", strconv.Itoa(r.Attempt), "retries", given, "retries left", left, "snoozes", snoozes, "backoff", backoff,

@@ -172,9 +172,9 @@ type jobRecord struct {
 	Priority    *seconds         `json:"priority,omitempty"` // of a job with a key; negative: it goes behind
 	State       delayq.State     `json:"state"`
 	DueReason   delayq.DueReason `json:"due_reason,omitempty"`
+	BurstBegan  stamp            `json:"burst_began,omitzero"`
+	BurstEnds   stamp            `json:"burst_ends,omitzero"`
 	Due         stamp            `json:"due,omitzero"`
-	BurstBegan  stamp            `json:"burst_began,omitzero"` // of calls that put the job off
-	BurstEnds   stamp            `json:"burst_ends,omitzero"`  // the latest time to which they do
 	Enqueued    stamp            `json:"enqueued,omitzero"`
 	Started     stamp            `json:"started,omitzero"`
 	LeaseEnd    stamp            `json:"lease_end,omitzero"`
@@ -263,7 +263,8 @@ type attemptRecord struct {
 func jobOf(info *delayq.JobInfo, whole bool) *jobRecord {
 	r := &jobRecord{
 		jobRef: refOf(info.Topic, info.ID), jobKey: jobKeyOf(info.Key), State: info.State, DueReason: info.DueReason,
-		Due: stamp(info.Due), BurstBegan: stamp(info.BurstBegan), BurstEnds: stamp(info.BurstEnds), Enqueued: stamp(info.EnqueuedAt), Started: stamp(info.StartedAt),
+		BurstBegan: stamp(info.BurstBegan), BurstEnds: stamp(info.BurstEnds),
+		Due: stamp(info.Due), Enqueued: stamp(info.EnqueuedAt), Started: stamp(info.StartedAt),
 		LeaseEnd: stamp(info.LeaseEnd), Buried: stamp(info.BuriedAt), Finished: stamp(info.FinishedAt),
 		KeptUntil: stamp(info.KeptUntil), ExpireAt: stamp(info.ExpireAt),
 		Attempt: info.Attempt, Retries: info.Retries, RetriesLeft: info.RetriesLeft(), Snoozes: info.Snoozes,
