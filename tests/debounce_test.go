@@ -526,7 +526,7 @@ func TestPromoteEnqueuesLeftSuccessors(t *testing.T) {
 
 				require.NoError(t, f.Client.Reschedule(ctx, "topic", "x", delayq.ProcessIn(0)))
 				f.Hand.Promote()
-				f.Hand.TakeOne("x")
+				held := f.Hand.TakeOne("x")
 				follow(f, sort, "cancelled")
 				old()
 				require.Equal(t, delayq.StateScheduled, f.Dequeue("x"))
