@@ -56,25 +56,25 @@ func ProcessIn(d time.Duration) DueOption {
 }
 
 // ProcessAtEach makes the job a plan: it runs at each of these times, by Redis's clock, one after
-// the other. Each time is a stage, and [Job.Stage] tells the handler which one it is. The stages
-// are one job with one ID: one [Client.Dequeue] cancels all that are left, [Replace] replaces them,
-// and [JobInfo.Plan] shows them.
+// the other. Each time is a stage, and [Job.Stage] tells the handler which one it is. All stages
+// are one job with one ID: one [Client.Dequeue] cancels those that are left, [Replace] replaces
+// them, and [JobInfo.Plan] shows them.
 //
 //	delayq.ProcessAtEach(day(23), day(28), day(29), day(30)) // three reminders, and the end
 //
 // When a stage has succeeded, the next one is stored in the same step, with the same payload,
-// options and key. So no crash skips a stage, and none runs before the one before it has ended. A
-// stage whose time has passed by then runs at once. Each stage has all its attempts, and a nonce of
-// its own.
+// options and key. So a crash skips no stage, and a stage does not run before the previous one has
+// ended. If its time has passed by then, it runs at once. Each stage has the full number of retries
+// and a nonce of its own.
 //
-// A stage that fails is retried. If it fails for good, because no retry is left or by [Permanent],
-// the next stage still comes at its time: a reminder that cannot be sent does not keep the last
-// stage from running. The failure is logged as an error, and JobInfo.Plan shows it. When all stages
-// have had their turn, a plan with failed ones is dead and not done, so that somebody looks at it.
+// A stage that fails is retried. It fails for good if no retry is left, or by [Permanent]. Then the
+// next stage still comes at its time: a reminder that cannot be sent does not keep the last stage
+// from running. The failure is logged as an error, and JobInfo.Plan shows it. When all stages have
+// had their turn and some have failed, the plan is dead, not done, so that somebody looks at it.
 // [Client.Revive] then runs those that have failed, in order. A last stage that fails for good
 // makes the plan dead at once.
 //
-// [Snooze], [Client.Reschedule] and [Again] move the present stage, and not those after it.
+// [Snooze], [Client.Reschedule] and [Again] move the present stage, but not those after it.
 // [Client.Bury] stops the plan, and Revive continues it at the present stage. A priority of
 // [Client.SetPriority] holds for the present stage. [Retention] keeps the run of the last stage.
 // ProcessAtEach is an error together with [ProcessAt], [ProcessIn], [ExpireAt] or [ExpireIn], for a
@@ -173,38 +173,40 @@ func moveTo(due DueOption) (*commit.Move, error) {
 	return &commit.Move{When: opts.when(), Due: opts.Options}, nil
 }
 
-// Debounce makes many calls of [Client.Enqueue] with one ID one job: it runs once no call has come
-// for wait, with the payload and the options of the last call. Calls put it off for at most longest
-// from the first one of the burst. So under endless calls it runs once per longest. All times are
-// by Redis's clock, and each call counts with its own wait and longest. The due time that results
-// is [Job.Due].
+// Debounce makes one job of many calls of [Client.Enqueue] with the same ID. The job runs once no
+// call has come for wait, with the payload and the options of the last call. A burst of calls puts
+// it off by at most longest, counted from the first call. So under endless calls it runs once per
+// longest. All times are by Redis's clock, and each call counts with its own wait and longest. The
+// resulting due time is [Job.Due].
 //
 // What a call does depends on the job that has the ID:
 //
-//   - none, or a dead one: the job is stored, and a burst begins. A dead one is replaced.
-//   - a scheduled one takes the payload and is put off.
-//   - one that is backing off or snoozed takes the payload too, and keeps its attempts, its errors
-//     and its snoozes. It is not due earlier than before.
-//   - a ready one takes the payload, and keeps its place.
-//   - a running one continues. The new job is its successor: it is scheduled as soon as the run has
-//     ended in whatever way, and is put off by its own burst. A running job has one successor at
-//     most, and a further call replaces that. If the run fails and is retried, or snoozes, the job
-//     takes the payload of its successor instead. If its lease lapses, or it is given back, it runs
-//     again as it was, and the successor goes on waiting.
+//   - If there is none, the job is stored, and a burst begins. The same holds if there is a dead
+//     one, which is replaced.
+//   - A scheduled job takes the payload and is put off.
+//   - A job that is backing off or snoozed takes the payload too. It keeps its attempts, its errors
+//     and its snoozes, and is not due earlier than before.
+//   - A ready job takes the payload, and keeps its place.
+//   - A running job continues. The new job is its successor: it is scheduled as soon as the run has
+//     ended in whatever way, and is put off by its own burst. A running job has at most one
+//     successor, and another call replaces it. If the run fails and is retried, or snoozes, the job
+//     takes the payload of its successor instead. If its lease lapses, or if it is given back, it
+//     runs again as it was, and the successor goes on waiting.
 //
-// If the handler returns [Again], its successor takes the place of that job, and the run counts as
-// acked. If the run buries the job, hooks are called for that, and no dead job stays.
+// If the handler returns [Again], the successor takes the place of the job that Again enqueues, and
+// the run counts as acked. If the run buries the job, hooks are called for that, but no dead job
+// stays.
 //
 // A burst ends when the job runs, is retried, is snoozed, or is moved by [Client.Reschedule] or
-// [Client.Revive]. [Client.Dequeue] cancels a job and its successor, and Replace replaces both. A
-// job with another [Key] moves to that key. An expiry counts from the call that gives it. Debounce
-// sets the due time, so ProcessAt and ProcessIn beside it are errors, and the ID must be given.
-// It cannot be given to a schedule, to [Again] or in [Defaults].
+// [Client.Revive]. [Client.Dequeue] cancels a job and its successor, and Replace replaces both. If
+// a call gives another [Key], the job moves to that key. An expiry counts from the call that gives
+// it. Debounce sets the due time, so ProcessAt and ProcessIn beside it are errors. The ID must be
+// given. Debounce is an error for a schedule, in [Again] and in [Defaults].
 //
-// What a call writes counts as debounced, and not as enqueued, unless it stores a new job. An
-// [EnqueuedHook] is called for each call. Servers and clients of v0.1.0 do not know successors:
-// docs/releases.md says what that means during an upgrade. Range: wait from 1 ms to 24 hours,
-// longest from wait to 30 days.
+// A call that stores no new job counts as debounced, and not as enqueued. An [EnqueuedHook] is
+// called for each call. Servers and clients of v0.1.0 do not know successors: docs/releases.md says
+// what that means during an upgrade. Range: wait from 1 ms to 24 hours, longest from wait to 30
+// days.
 func Debounce(wait, longest time.Duration) JobOption {
 	return jobOption(func(o *jobOptions) {
 		if wait < time.Millisecond || wait > mostDebounce || longest < wait || longest > mostBurst {
@@ -220,11 +222,11 @@ const (
 	mostBurst    = 30 * 24 * time.Hour
 )
 
-// Latest makes the last payload win and keeps the first due time: a job that waits takes the
-// payload and the options of the new one, and is due when it was. It is what others call a
-// throttle with a trailing edge: with ProcessIn(d), a job runs at most once per d, with the newest
-// payload. A running job gets the new one as its successor, which is due when the first call after
-// the start of the run has said. In everything else, Latest does what [Debounce] does.
+// Latest makes the last payload win and keeps the first due time: a waiting job takes the payload
+// and the options of the new one, and stays due when it was. Others call this a throttle with a
+// trailing edge: with ProcessIn(d), a job runs at most once per d, with the newest payload. A
+// running job gets the new one as its successor. The first call during the run says when that is
+// due. In everything else, Latest does what [Debounce] does.
 func Latest() JobOption {
 	return jobOption(func(o *jobOptions) { o.replace = commit.ReplaceLatest })
 }
@@ -280,22 +282,23 @@ func (info *JobInfo) noteMoved(m *record.Moved) {
 	}
 }
 
-// UniqueFor closes the ID of the job for d from when Redis stores it, by Redis's clock: while the
-// job is unfinished and after it has completed, no other job with this ID is stored within d. A
-// second [Client.Enqueue] returns [ErrDuplicate], with the state of the job while that is
-// unfinished, and [StateTomb] afterwards. So the job runs once within d, however often it is
-// enqueued. It is still at least once: retries and lapsed leases run it again.
+// UniqueFor closes the ID of the job for d from the moment in which Redis stores it, by Redis's
+// clock: no other job with this ID is stored within d, neither while the job is unfinished nor
+// after it has completed. A second [Client.Enqueue] returns [ErrDuplicate], with the state of the
+// job while it is unfinished, and with [StateTomb] afterwards. So the job is run once within d,
+// however often it is enqueued. It is still run at least once: after a failure or a lapsed lease it
+// runs again.
 //
-// The ID must be given. [Replace] and [ReplaceDead] replace an unfinished job also within d, and
-// not one that has completed. Cancelling the job, or deleting it when it is done, leaves the ID
-// closed: pass [Tombstone] of 0 to [Client.Dequeue] to free it. [Again], retries, [Client.Revive]
-// and schedules do not ask whether an ID is closed. UniqueFor cannot be given to a schedule, to
-// Again or in [Defaults].
+// The ID must be given. Within d, [Replace] and [ReplaceDead] can replace the job while it is
+// unfinished, but not after it has completed. Cancelling the job, or deleting it when it is done,
+// leaves the ID closed: pass [Tombstone] of 0 to [Client.Dequeue] to free it. [Again], retries,
+// [Client.Revive] and schedules do not ask whether an ID is closed. UniqueFor is an error for a
+// schedule, in Again and in [Defaults].
 //
-// Clients of v0.1.0 do not look at tombs. A failover that loses the newest writes loses their tombs
-// too, unless [WaitReplicas] has confirmed them. A tomb with an ID of 20 bytes takes 126 bytes of
-// Redis's memory until d is over. Errors: [ErrTooManyTombs]. Default: an ID is free as soon as
-// its job has ended. Range: 1 ms to 100 years.
+// What closes an ID is called a tomb. Clients of v0.1.0 do not look at tombs. A failover that loses
+// the newest writes loses their tombs too, unless [WaitReplicas] has confirmed them. A tomb with an
+// ID of 20 bytes takes 126 bytes of Redis's memory until d is over. Errors: [ErrTooManyTombs].
+// Default: an ID is free as soon as its job has ended. Range: 1 ms to 100 years.
 func UniqueFor(d time.Duration) JobOption {
 	return jobOption(func(o *jobOptions) {
 		o.fail(positive("UniqueFor", d))
@@ -316,18 +319,18 @@ type dequeueOption func(*dequeueOptions)
 
 func (f dequeueOption) applyDequeue(o *dequeueOptions) { f(o) }
 
-// Tombstone closes the ID for d, by Redis's clock: until then [Client.Enqueue] stores no job with
-// it and returns [ErrDuplicate], with [StateTomb] and Until in the [DuplicateError]. It is for
-// producers that come too late: an order can be paid before the job that cancels it was enqueued.
+// Tombstone closes the ID for d, by Redis's clock. Until then [Client.Enqueue] stores no job with
+// the ID and returns [ErrDuplicate], with [StateTomb] and Until in the [DuplicateError]. It is for
+// producers that come too late: an order can be paid before the job that cancels it is enqueued.
 //
 // The ID is closed whatever the state of the job, and also if there is none. Then Dequeue returns
-// [ErrNotFound] and has closed the ID nevertheless. A tomb that the ID has already gets the new
-// end, even if that is earlier. A d of 0 frees the ID. A Dequeue without Tombstone leaves a tomb as
-// it is.
+// [ErrNotFound], but has closed the ID. If the ID is closed already, it gets the new end, even if
+// that is earlier. A d of 0 frees the ID. A Dequeue without Tombstone does not change whether the
+// ID is closed.
 //
-// [Replace] and [ReplaceDead] do not pass a tomb, unless an unfinished job has the ID. [Again],
-// retries, [Client.Revive] and schedules do not ask whether an ID is closed, and clients of v0.1.0
-// do not either. Errors: [ErrTooManyTombs]. Range: 0, and 1 ms to 100 years.
+// [Replace] and [ReplaceDead] store no job with a closed ID, unless they replace an unfinished job.
+// [Again], retries, [Client.Revive] and schedules do not ask whether an ID is closed, and neither
+// do clients of v0.1.0. Errors: [ErrTooManyTombs]. Range: 0, and 1 ms to 100 years.
 func Tombstone(d time.Duration) DequeueOption {
 	return dequeueOption(func(o *dequeueOptions) {
 		if d != 0 {

@@ -14,8 +14,8 @@ import (
 
 // Limits are limits of a topic. They hold for all servers together.
 //
-// A limited topic takes no jobs ahead: each take asks for as many jobs as can start at once. Jobs
-// that must wait stay in ready and use up no attempt.
+// Unless its limits are far away, a limited topic takes no jobs ahead: each take asks for as many
+// jobs as can start at once. Jobs that must wait stay in ready and use up no attempt.
 type Limits struct {
 	// Running is the maximum number of jobs that run at the same time, up to 1,000,000. 0 is no
 	// limit. Redis counts the leases. The place of a job is free when its handler has returned,

@@ -311,9 +311,9 @@ func ReplaceDead() JobOption {
 	return jobOption(func(o *jobOptions) { o.replace = commit.ReplaceDead })
 }
 
-// UnlessRunning restricts [Replace] to a job that is not running. A running one continues, and the
-// new job is rejected with [ErrDuplicate]: State of the [DuplicateError] is [StateRunning]. Without
-// Replace it is an error.
+// UnlessRunning restricts [Replace] to a job that is not running. A running job continues, and the
+// new one is rejected with [ErrDuplicate]: the State of the [DuplicateError] is [StateRunning].
+// UnlessRunning without Replace is an error.
 func UnlessRunning() JobOption { return jobOption(func(o *jobOptions) { o.unless = true }) }
 
 func (o *jobOptions) fail(err error) {

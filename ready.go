@@ -247,10 +247,10 @@ func (c *Client) SetPriority(ctx context.Context, topic, id string, d time.Durat
 // UnchangedOption is the type of [IfUnchanged]: an option of all calls that edit jobs.
 type UnchangedOption struct{ infos []*JobInfo }
 
-// IfUnchanged makes a call edit a job only if the job is still as it was when info was read, and
-// otherwise return [ErrChanged] and change nothing. Of any number of callers that have read the
-// same job and edit it so, one succeeds, and no edit is lost unseen. Whoever gets ErrChanged reads
-// the job again, and decides again:
+// IfUnchanged makes a call edit a job only if the job is still as it was when info was read.
+// Otherwise the call returns [ErrChanged] and changes nothing. If several callers have read the
+// same job, one of them succeeds, so no edit is overwritten unnoticed. A caller that gets
+// ErrChanged reads the job again, and decides again:
 //
 //	for {
 //		info, err := client.Get(ctx, "mail", "42")
@@ -266,22 +266,24 @@ type UnchangedOption struct{ infos []*JobInfo }
 //
 // It is an option of [Client.Reschedule], [Client.Revive], [Client.Bury], [Client.Delete],
 // [Client.SetPriority] and [Client.Dequeue], and of [Client.Enqueue] and [Client.EnqueueBatch]
-// together with [Replace] or [ReplaceDead]. In [Client.CancelBatch] and [Client.RescheduleBatch] it
-// names an info of each job. It cannot be given to schedules, to [Again], in [Defaults] or in an
+// together with [Replace] or [ReplaceDead]. [Client.CancelBatch] and [Client.RescheduleBatch] need
+// the info of each job. IfUnchanged is an error for schedules, in [Again], in [Defaults] and in an
 // outbox.
 //
-// A job has changed if it is in another state, is due at another time, was enqueued or replaced
-// anew, or has failed, lapsed, been snoozed, held or given back since, or if anybody has edited it,
-// even if it looks as before. A running one has also changed if [Latest] or [Debounce] has given it
-// a successor. The extension of a lease is no change. Clients and servers of v0.1.0 leave a weaker
-// trace: an edit by them that changes nothing visible is not noticed.
+// A job has changed if it is in another state, is due at another time, or was enqueued anew or
+// replaced. It has also changed if it has failed, its lease has lapsed, or it was snoozed, held or
+// given back since. An edit is a change even if the job looks as before. A running job has also
+// changed if [Latest] or [Debounce] has given it a successor. The extension of a lease is no
+// change. An edit by a client or server of v0.1.0 is not noticed if it changes nothing visible.
 //
 // info comes from [Client.Get], [Client.GetBatch], [Inspector.Job], [Inspector.Jobs] or an
 // [Explanation]. It must be of the same topic and ID, and not [JobInfo.Partial]. Otherwise the call
-// returns [ErrInvalid], as [Client.Revive] and [Client.Delete] do if the job was not dead or done.
-// If the job is gone, the call returns [ErrNotFound], and an Enqueue returns ErrChanged.
+// returns [ErrInvalid]. So does [Client.Revive] if the job was not dead when it was read, and
+// [Client.Delete] if it was not done. If the job is gone, the call returns [ErrNotFound], and an
+// Enqueue returns ErrChanged.
 //
-// Cost: Redis reads the record of the job, and a call reads at most 1 MiB of records or one record.
+// Cost: Redis reads the record of the job. One call reads records of at most 1 MiB together, or one
+// record.
 func IfUnchanged(info ...*JobInfo) UnchangedOption { return UnchangedOption{infos: info} }
 
 func (u UnchangedOption) applyEdit(o *edit)              { o.add(u) }

@@ -245,18 +245,18 @@ func DiscardEdits() ScheduleOption {
 	return scheduleOption(func(d *definition) { d.onto = ontoEdited })
 }
 
-// RunOnStart makes now the first slot of a schedule that the call of [Client.Schedule] creates or
-// changes, by Redis's clock. So a program that sets its schedules when it starts has the first run
-// at once, and not after the first interval: once for each version of the schedule, however many
-// processes set it. A call that changes nothing runs nothing, so a restart does not run it again.
-// The slots that follow are those of the spec.
+// RunOnStart makes the present time, by Redis's clock, the first slot of a schedule that this call
+// of [Client.Schedule] creates or changes. So a program that sets its schedules when it starts gets
+// the first run at once, and not after the first interval. It gets one run for each version of the
+// schedule, however many processes set it. A call that changes nothing runs nothing, so a restart
+// causes no run. The slots that follow are those of the spec.
 //
-// The slot is one like any other: it counts towards [MaxRuns], and the [OverlapPolicy] and the
+// The slot is like any other: it counts towards [MaxRuns], and the [OverlapPolicy] and the
 // [MissedPolicy] apply. A paused schedule does not run. RunOnStart is no part of the definition, so
 // it alone changes no schedule. While old and new programs set different versions in turn, each
-// change is a start, unless they use [IfAbsent]. For a run at each start of a process call
-// [Client.Trigger], or [Client.Enqueue] with an ID, which a fleet that starts together shares.
-// RunOnStart is an error together with [StartAt], and in EditSchedule.
+// change causes a run, unless they use [IfAbsent]. To run a job at each start of a process, call
+// [Client.Trigger]. To run it once for a fleet that starts together, call [Client.Enqueue] with an
+// ID. RunOnStart is an error together with [StartAt], and in EditSchedule.
 func RunOnStart() ScheduleOption {
 	return scheduleOption(func(d *definition) { d.start = true })
 }

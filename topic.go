@@ -263,25 +263,26 @@ type class struct {
 // classWeight is the Weight of a topic that has classes, if none is given.
 const classWeight = 1000
 
-// Class makes a handler run the jobs of another topic, too: less urgent ones, which have a topic of
-// their own so that they never stand before urgent ones.
+// Class makes a handler also run the jobs of another topic. These are less urgent, and have a topic
+// of their own so that urgent ones never queue behind them.
 //
 //	server.Handle("mail", h, delayq.Class("mail:bulk"))
 //
-// While jobs of mail wait for a worker, one start of 1,001 is that of a bulk job, and no bulk job
-// starves. While none wait, bulk jobs have all the workers. In each topic the keys take their turns
-// ([Key]). A running handler keeps its worker: an urgent job that comes while all of them are busy
-// gets the next one that is free.
+// While jobs of mail wait for a worker, one start of 1,001 is that of a bulk job, so bulk jobs do
+// not starve. While none wait, bulk jobs can use all the workers. In each topic the keys take turns
+// ([Key]). A running handler keeps its worker: an urgent job that comes while all workers are busy
+// gets the next one that becomes free.
 //
 // The topic and its classes share a pool. It is that of [InPool], or else one with the name of the
 // topic and as many workers as its [Concurrency]. The [Weight] of the topic is 1,000 by default,
-// and that of a class is 1. With Weight(10) for the topic, one start of 11 is a bulk job's. If a
-// topic of the pool has no class and no worker, it gets one at once, as always.
+// and that of a class is 1. With Weight(10) for the topic, one start of 11 is that of a bulk job.
+// If the pool has another topic that is no class and has no worker, that topic gets the next one,
+// as in any pool.
 //
-// The options of the topic are those of its classes, and opts come after them: a Concurrency for a
-// class leaves the rest of the pool to the others. Give Class once for each class. It is for topics
-// and not for patterns, and a class has no classes. Each class is a topic everywhere else: it has
-// IDs, [Limits], pauses and counters of its own, and [Server.Remove] removes one of them.
+// The options of the topic apply to its classes, and opts come after them: a Concurrency for a
+// class leaves the rest of the pool to the others. Give Class once for each class. It is for
+// topics, not for patterns, and a class has no classes. Everywhere else each class is a topic: it
+// has IDs, [Limits], pauses and counters of its own, and [Server.Remove] removes only one of them.
 func Class(topic string, opts ...HandlerOption) HandlerOption {
 	return handlerOption(func(o *handlerOptions) { o.classes = append(o.classes, class{topic, opts}) })
 }
