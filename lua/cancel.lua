@@ -56,7 +56,7 @@ end
 local ids, wants, noted, graves = {}, {}, {}, nil
 for at = first, #jobs, width do
   local n, known = #ids + 1, jobs[at + 1]
-  if string.find(known, '!', 1, true) then
+  if known ~= '' and string.find(known, '!', 1, true) then
     local wanted, ms, most = string.match(known, '^(.*)!(%d+)/(%d+)$')
     graves, known = graves or {}, wanted
     graves[n] = {tonumber(ms), tonumber(most)}

@@ -35,8 +35,9 @@ local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, lea
     end
     local letter = fences[i] and 'u' or buried[i] and 'd' or delayed[i] and 's' or 'r'
     letters[i] = 'g'
-    local score = buried[i] or delayed[i]
-    if not expected(wants[i] or '', letter, score, id, pool, attempts, moved) then
+    local wanted, score = wants[i] or '', buried[i] or delayed[i]
+    if wanted ~= ''
+      and not expected(wanted, letter, score, id, pool, attempts, moved) then
       letters[i] = redis.call('HEXISTS', pool, id) == 1 and 'c' or 'g'
     elseif redis.call('HDEL', pool, id) == 1 then
       letters[i] = letter
