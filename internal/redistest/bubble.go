@@ -13,7 +13,8 @@ import (
 // bubble.
 //
 // The time in the bubble begins at midnight UTC 2000-01-01 and moves only when all goroutines in it
-// wait. The client and the Redis are closed after the cleanups of the test. A goroutine that has
+// wait. After the cleanups of the test, the client and the Redis are closed as soon as all
+// goroutines wait, so that no call is in flight that go-redis would try again. A goroutine that has
 // not exited by then ends the test binary with a deadlock report. Calls that synctest forbids
 // (t.Run, t.Parallel) are forbidden here too.
 func Bubble(t *testing.T, test func(t *testing.T, r *embedded.Redis, rdb *redis.Client)) {
@@ -23,7 +24,10 @@ func Bubble(t *testing.T, test func(t *testing.T, r *embedded.Redis, rdb *redis.
 		r := embedded.New()
 		t.Cleanup(r.Close)
 		rdb := r.Client()
-		t.Cleanup(func() { _ = rdb.Close() })
+		t.Cleanup(func() {
+			synctest.Wait()
+			_ = rdb.Close()
+		})
 		test(t, r, rdb)
 	})
 }
