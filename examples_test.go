@@ -22,6 +22,51 @@ import (
 	"github.com/delayq/delayq/internal/queuetest"
 )
 
+// payWithin is short here. A shop would use half an hour.
+const payWithin = 30 * time.Millisecond
+
+// shop cancels two orders unless they are paid in time. The first one is.
+func shop(ctx context.Context, rdb *redis.Client, cancelOrder func(ctx context.Context, id string) error) error {
+	client := delayq.NewClient(rdb)
+	server := delayq.NewServer(rdb)
+
+	server.HandlerFunc("order:cancel", func(ctx context.Context, job *delayq.Job) error {
+		return cancelOrder(ctx, job.ID) // after an error it runs again: in 2 s, 4 s, 8 s and so on
+	})
+
+	// Two orders arrive. Each is cancelled unless it is paid in time.
+	for _, id := range []string{"order-1", "order-2"} {
+		if _, err := client.Enqueue(ctx, "order:cancel", id, nil, delayq.ProcessIn(payWithin)); err != nil {
+			return err
+		}
+	}
+
+	// The first one is paid, so it is not cancelled.
+	if _, err := client.Dequeue(ctx, "order:cancel", "order-1"); err != nil {
+		return err
+	}
+
+	// until ctx is cancelled; start any number of servers, in any number of processes
+	return server.Run(ctx)
+}
+
+func Example() {
+	rdb, end := openRedis()
+	defer end()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+
+	err := shop(ctx, rdb, func(_ context.Context, id string) error {
+		fmt.Println(id, "is cancelled")
+		stop()
+		return nil
+	})
+	fmt.Println("stopped:", err)
+	// Output:
+	// order-2 is cancelled
+	// stopped: <nil>
+}
+
 func ExampleClient_Enqueue() {
 	rdb, end := openRedis()
 	defer end()
@@ -684,6 +729,105 @@ func ExampleJob_SetOutput() {
 	}
 	fmt.Printf("%s: %s\n", info.State, info.Output())
 	// Output: done: 3 rows deleted
+}
+
+func ExampleClient_Call() {
+	rdb, end := openRedis()
+	defer end()
+	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second) // it bounds the calls
+	defer stop()
+	server := delayq.NewServer(rdb)
+	server.HandlerFunc("thumbnail", func(_ context.Context, job *delayq.Job) error {
+		if len(job.Payload) == 0 {
+			return delayq.Permanent(errors.New("no image"))
+		}
+		return job.SetOutput(fmt.Append(nil, "small ", string(job.Payload)))
+	})
+	served := make(chan error)
+	go func() { served <- server.Run(ctx) }()
+
+	client := delayq.NewClient(rdb) // usually in another program
+	result, err := client.Call(ctx, "thumbnail", "", []byte("cat.png"), delayq.Retry(3))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s, at attempt %d\n", result.Output, result.Attempt)
+
+	_, err = client.Call(ctx, "thumbnail", "empty", nil)
+	var dead *delayq.DeadError
+	if errors.As(err, &dead) {
+		fmt.Println(dead.ID, "is dead:", dead.Errors[0].Message)
+	}
+	stop()
+	fmt.Println(<-served)
+	// Output:
+	// small cat.png, at attempt 1
+	// empty is dead: no image
+	// <nil>
+}
+
+func ExampleClient_Wait() {
+	rdb, end := openRedis()
+	defer end()
+	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
+	defer stop()
+	client := delayq.NewClient(rdb)
+	server := delayq.NewServer(rdb)
+	server.HandlerFunc("report", func(_ context.Context, job *delayq.Job) error {
+		return job.SetOutput([]byte("12 pages"))
+	})
+	if _, err := client.Enqueue(ctx, "report", "2050-01", nil, delayq.ProcessIn(50*time.Millisecond)); err != nil {
+		log.Fatal(err)
+	}
+	served := make(chan error)
+	go func() { served <- server.Run(ctx) }()
+
+	// Whoever knows the ID can wait.
+	result, err := client.Wait(ctx, "report", "2050-01", delayq.OnJobProgress(func(p delayq.Progress) {
+		fmt.Println(p.Done, "of", p.Total, p.Text) // what the handler has said with job.Progress
+	}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s\n", result.Output)
+
+	// Without Retention, it is not known any more.
+	_, err = client.Wait(ctx, "report", "2050-01")
+	fmt.Println(errors.Is(err, delayq.ErrNotFound))
+	stop()
+	fmt.Println(<-served)
+	// Output:
+	// 12 pages
+	// true
+	// <nil>
+}
+
+func ExampleCallTyped() {
+	rdb, end := openRedis()
+	defer end()
+	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
+	defer stop()
+	type order struct{ Net, Percent int }
+	type invoice struct{ Total int }
+	orders := delayq.NewTopic[order]("invoice")
+	server := delayq.NewServer(rdb)
+	orders.Handle(server, func(_ context.Context, job *delayq.Job, o order) error {
+		return orders.SetOutput(job, invoice{Total: o.Net + o.Net*o.Percent/100})
+	})
+	served := make(chan error)
+	go func() { served <- server.Run(ctx) }()
+
+	client := delayq.NewClient(rdb)
+	bill, err := delayq.CallTyped[invoice](ctx, client, orders, "order-42", order{Net: 200, Percent: 7})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(bill.Total)
+	stop()
+	fmt.Println(<-served)
+	// Output:
+	// 214
+	// <nil>
 }
 
 func ExampleExpireIn() {
@@ -1542,4 +1686,114 @@ func ExampleGather() {
 	}
 	// Output:
 	// mail to customer-7 about 3 events
+}
+
+func ExampleJob_Then() {
+	rdb, end := openRedis()
+	defer end()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := delayq.NewClient(rdb)
+	server := delayq.NewServer(rdb)
+
+	server.HandlerFunc("video:encode", func(_ context.Context, job *delayq.Job) error {
+		// The viewers are told if, and only if, this run completes its job.
+		if err := job.Then("video:announce", job.ID, job.Payload, delayq.ProcessIn(time.Millisecond)); err != nil {
+			return err
+		}
+		fmt.Println("encoded", job.ID)
+		return nil
+	})
+	server.HandlerFunc("video:announce", func(_ context.Context, job *delayq.Job) error {
+		fmt.Println("announced", job.ID)
+		stop()
+		return nil
+	})
+
+	if _, err := client.Enqueue(ctx, "video:encode", "video-7", nil); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(server.Run(ctx))
+	// Output:
+	// encoded video-7
+	// announced video-7
+	// <nil>
+}
+
+// A retry does not charge the card again.
+func ExampleStep() {
+	rdb, end := openRedis()
+	defer end()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := delayq.NewClient(rdb)
+	server := delayq.NewServer(rdb)
+
+	server.HandlerFunc("order", func(ctx context.Context, job *delayq.Job) error {
+		payment, err := delayq.Step(ctx, job, "pay", func(_ context.Context, key string) (string, error) {
+			fmt.Println("charge the card, with an idempotency key of", len(key), "digits")
+			return "payment-42", nil
+		})
+		if err != nil {
+			return err
+		}
+		_, err = delayq.Step(ctx, job, "mail", func(context.Context, string) (struct{}, error) {
+			if job.Attempt == 1 {
+				return struct{}{}, errors.New("the mail server is down")
+			}
+			fmt.Println("mail the receipt of", payment)
+			return struct{}{}, nil
+		})
+		if err == nil {
+			stop()
+		}
+		return err
+	})
+
+	if _, err := client.Enqueue(ctx, "order", "order-7", nil, delayq.Backoff(time.Millisecond, time.Millisecond)); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(server.Run(ctx))
+	// Output:
+	// charge the card, with an idempotency key of 32 digits
+	// mail the receipt of payment-42
+	// <nil>
+}
+
+func ExampleJob_Progress() {
+	rdb, end := openRedis()
+	defer end()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := delayq.NewClient(rdb)
+	server := delayq.NewServer(rdb)
+
+	seen := make(chan struct{})
+	server.HandlerFunc("import", func(_ context.Context, job *delayq.Job) error {
+		if err := job.Progress(40, 100, "reading customers.csv"); err != nil {
+			return err
+		}
+		<-seen
+		return nil
+	})
+	if _, err := client.Enqueue(ctx, "import", "customers", nil); err != nil {
+		log.Fatal(err)
+	}
+	go func() {
+		defer stop()
+		waiting, end := context.WithTimeout(ctx, time.Minute)
+		defer end()
+		_, err := client.Wait(waiting, "import", "customers", delayq.OnJobProgress(func(p delayq.Progress) {
+			fmt.Printf("%d of %d: %s\n", p.Done, p.Total, p.Text)
+			close(seen)
+		}))
+		if err != nil {
+			log.Fatal(err)
+		}
+	}()
+	if err := server.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// 40 of 100: reading customers.csv
 }

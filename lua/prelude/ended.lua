@@ -1,0 +1,126 @@
+
+-- ended: tells those who wait for jobs how these have ended (see wait), and deletes what the runs
+-- of jobs have noted (see note).
+-- Gives: endings
+-- Expects: now count
+
+-- endings returns what does that in a topic. said is the key notes, stored the key pool, and totals
+-- the key stats. send is look, or nil where no job ends but as another one, with the letter f. With
+-- pcall: it never decides the fate of a job.
+local function endings(said, stored, totals, send)
+  local saved = 2000 -- how many saved results a call deletes at most; prune deletes the left_of
+  local of, puts, drops, calls, left_of = {}, {}, {}, {}, {}
+
+  -- of.tell tells those who wait for the incarnation of a job with a nonce: those are the waiters
+  -- that have it. rest follows the letter of the outcome. After f, it is the nonce of the
+  -- incarnation that goes on, for which they wait from now on.
+  of.tell = function(id, waiters, nonce, kind, rest)
+    local names, left, at, seen = {}, '', 1, {}
+    waiters = left_of[id] or waiters
+    while true do
+      local size, start = string.match(waiters, '^(%d+):()', at)
+      if not size then
+        break
+      end
+      at = start + size
+      local entry = string.sub(waiters, start, at - 1)
+      if string.sub(entry, 1, 8) == nonce then
+        names[#names + 1] = string.sub(entry, 22)
+        entry = kind == 'f' and rest .. string.sub(entry, 9) or ''
+      end
+      local who = string.sub(entry, 1, 8) .. string.sub(entry, 22)
+      if entry ~= '' and not seen[who] then -- it can have waited for both
+        left, seen[who] = left .. #entry .. ':' .. entry, true
+      end
+    end
+    if #names > 0 then
+      left_of[id] = left
+      puts[#puts + 1] = 'e' .. nonce
+      puts[#puts + 1] = kind .. string.format(' %.0f ', now) .. rest
+    end
+    if #names > 0 and kind ~= 'f' then
+      calls[#calls + 1] = {names, id}
+    end
+  end
+
+  -- of.erase deletes the note of a job, and the results that the steps in it have saved.
+  of.erase = function(id, note)
+    local front = 's' .. #id .. ':' .. id .. string.sub(note, 1, 8)
+    local size, at = string.match(note, '^%d+ %d+ %d+ (%d+):()', 10)
+    drops[#drops + 1] = 'p' .. id
+    while size and saved > 0 do
+      size, at = string.match(note, '^(%d+):()', at + size)
+      if size then
+        drops[#drops + 1], saved = front .. string.sub(note, at, at + size - 1), saved - 1
+      end
+    end
+  end
+
+  -- of.read reads the waiters and the note of each of some jobs, for of.job.
+  of.read = function(list)
+    local fields = {}
+    for i, id in ipairs(list) do
+      fields[2 * i - 1], fields[2 * i] = 'w' .. id, 'p' .. id
+    end
+    local found = redis.pcall('HMGET', said, unpack(fields))
+    return found.err and {} or found
+  end
+
+  -- of.job does both for the job with an index, whose record is still in pool. how is the letter of
+  -- its outcome, or a function that returns it, and what follows it. A job that stays keeps its
+  -- note.
+  of.job = function(found, i, id, how, stay)
+    local waiters, note = found[2 * i - 1], found[2 * i]
+    local record = waiters and redis.pcall('HGET', stored, id)
+    if type(record) == 'string' then
+      local kind, rest = how, ''
+      if type(how) == 'function' then
+        kind, rest = how(i, id)
+      end
+      of.tell(id, waiters, string.sub(record, 1, 8), kind, rest or '')
+    end
+    if note and not stay then
+      of.erase(id, note)
+    end
+  end
+
+  -- of.jobs does it for all of them.
+  of.jobs = function(list, how, stay)
+    local found = of.read(list)
+    for i, id in ipairs(list) do
+      of.job(found, i, id, how, stay)
+    end
+  end
+
+  -- of.heir is of.tell for a successor that waits in next, by its entry there.
+  of.heir = function(id, entry, kind, rest)
+    local start = string.match(entry or '', '^%d+ %a%S* ()')
+    local waiters = start and redis.pcall('HGET', said, 'w' .. id)
+    if type(waiters) == 'string' then
+      of.tell(id, waiters, string.sub(entry, start, start + 7), kind, rest or '')
+    end
+  end
+
+  -- of.close writes all that, and sends the messages.
+  of.close = function()
+    local sum = 0
+    for id, left in pairs(left_of) do
+      if left == '' then
+        drops[#drops + 1] = 'w' .. id
+      else
+        puts[#puts + 1], puts[#puts + 2] = 'w' .. id, left
+      end
+    end
+    -- After a deletion, the script can write at maxmemory.
+    redis.pcall('HDEL', said, '', unpack(drops))
+    if #puts > 0 then
+      redis.pcall('HSET', said, unpack(puts))
+    end
+    for _, one in ipairs(calls) do
+      send(said, one[1], one[2])
+      sum = sum + #one[1]
+    end
+    count(totals, 'awaited', sum)
+  end
+  return of
+end
