@@ -18,7 +18,7 @@ import (
 
 // A Job is a payload with an ID that is unique in its topic. [Client.Enqueue] returns it and a
 // [Handler] receives it. All times are by Redis's clock. A Job can be copied; the copy shares the
-// Fence, the output, the progress and the steps of the run, and its outcome in a batch.
+// Fence and the output of the run, and its outcome in a batch.
 type Job struct {
 	Topic   string
 	ID      string
@@ -57,8 +57,6 @@ type Job struct {
 	part  *run.Part     // of the batch that the job runs in; nil: none
 	// Of the run, shared by copies of the job; nil: there is no run, or no output of a done one.
 	output *run.Output
-	noted  *run.Noted // of the run, shared by copies of the job; nil: there is no run
-	hands  *handing   // what Then needs; nil: there is no run
 }
 
 // Nonce identifies one incarnation of the job: eight random bytes that change with every accepted
@@ -178,12 +176,6 @@ type JobInfo struct {
 	PayloadSize           int            // of the payload, which [Inspector.Jobs] does not read
 	Errors                []AttemptError // the first and the newest ten, oldest first
 
-	// Progress is how far the job has come, as its runs have said with [Job.Progress], and Steps
-	// are the names of the steps that are over: see [Step]. A job that is retried, snoozed, buried
-	// or revived keeps both. They are nil if there are none, and of a done job.
-	Progress *Progress
-	Steps    []string
-
 	// If the job does not set one of these or Retries, the field has the built-in default, which is
 	// -1 for Retries. The Defaults of the topic's handler take precedence over that value: Settings
 	// returns what holds. Options returns only what the job sets.
@@ -198,9 +190,9 @@ type JobInfo struct {
 
 	// Partial is set if [Inspector.Jobs] has not read the record because it has more than 16 KiB,
 	// of a done job with its output. Then PayloadSize is the size of the whole record, with that
-	// output. What only the record has is not set: Headers, Retries, EnqueuedAt, Schedule, Slot,
-	// the fields above, Progress and Steps; Due if the job is not scheduled and was never moved;
-	// Attempt, StartedAt and FinishedAt of a done job.
+	// output. What only the record has is not set: Headers, Retries, EnqueuedAt, Schedule, Slot and
+	// the fields above; Due if the job is not scheduled and was never moved; Attempt, StartedAt and
+	// FinishedAt of a done job.
 	Partial bool
 
 	// Undecodable is set if the record cannot be read, because a later release wrote it or because
@@ -239,12 +231,49 @@ func (info *JobInfo) Options() []JobOption {
 	return jobOptionsOf(&o)
 }
 
+// An AttemptError is the stored error of one failed attempt.
+type AttemptError struct {
+	Attempt     int
+	At          time.Time
+	Duration    time.Duration // how long the handler ran; 0 if unknown
+	Server      string        // ID of the server; empty if unknown
+	Kind        ErrorKind
+	Type        string    // Go type of the error or of the panic's value
+	Message     string    // at most 1 KiB
+	Stack       string    // of a panic or a goexit, at most 4 KiB
+	NextDue     time.Time // when the retry is due; zero if there is none
+	TraceParent string    // of the run (SetTraceParent), or else the job's header traceparent
+}
+
+// encode returns the entry of the error log.
+func (e *AttemptError) encode() string {
+	f := record.Failure{
+		Attempt: e.Attempt, At: e.At.UnixMilli(), Ran: e.Duration.Milliseconds(), Server: e.Server, Kind: string(e.Kind), Type: e.Type,
+		Message: e.Message, Stack: e.Stack, Trace: e.TraceParent,
+	}
+	if !e.NextDue.IsZero() {
+		f.NextDue = e.NextDue.UnixMilli()
+	}
+	return f.Encode()
+}
+
+// attemptErrors returns the errors of an error log.
+func attemptErrors(log string) (list []AttemptError) {
+	for _, f := range record.DecodeFailures(log) {
+		list = append(list, AttemptError{
+			Attempt: f.Attempt, At: msTime(f.At), Duration: ofMS(f.Ran), Server: f.Server, Kind: ErrorKind(f.Kind),
+			Type: f.Type, Message: f.Message, Stack: f.Stack, NextDue: orZero(f.NextDue), TraceParent: f.Trace,
+		})
+	}
+	return list
+}
+
 // newJob returns the job of a run that begins. Its fields belong to the handler.
 func newJob(r *run.Run) *Job {
 	job := &Job{
 		Topic: r.Topic, ID: r.ID, Payload: r.Payload, Headers: r.Options.Headers, Key: r.Options.Key, Attempt: r.Attempt,
 		Retries: r.Options.Retries(), Snoozes: r.Past.Snoozes, EnqueuedAt: r.Enqueued, Due: r.Due, StartedAt: r.Start,
-		nonce: r.Nonce, spent: r.Past.Spent, fence: &r.Lease, output: &r.Output, noted: &r.Noted,
+		nonce: r.Nonce, spent: r.Past.Spent, fence: &r.Lease, output: &r.Output,
 	}
 	if r.Options.Scheduled {
 		job.scheduledFor(r.ID)
@@ -291,15 +320,13 @@ func (j *Job) staged(p *record.Plan) {
 	}
 }
 
-// MaxOutput is the most bytes that [Job.SetOutput] accepts: 64 KiB.
+// MaxOutput is the most bytes that [Job.SetOutput] accepts: 4 KiB.
 const MaxOutput = record.MaxOutput
 
-// SetOutput attaches an output to this run: its result for those who wait for the job, or text for
-// people, such as the last lines that a command printed. The last call counts, and nil removes the
-// output. It is kept when the handler has returned:
+// SetOutput attaches an output to this run: text or bytes for people, such as the last lines that a
+// command printed, or the number of rows that were deleted. The last call counts, and nil removes
+// the output. It is kept when the handler has returned:
 //
-//   - for 60 s for the clients that wait for the job, if the run has completed it: see
-//     [Client.Wait];
 //   - with a done job that has a [Retention]: [Client.Get] and [Inspector.Job] return it, until the
 //     retention is over;
 //   - in the history of the schedule that the job belongs to: [Inspector.Runs] returns its last
@@ -327,7 +354,7 @@ func (j *Job) attach(output []byte) error {
 	case j.output == nil:
 		return fmt.Errorf("%w: the job is not that of a handler", ErrInvalid)
 	case !j.output.Set(output):
-		return fmt.Errorf("%w: %w", ErrInvalid, run.ErrReturned)
+		return fmt.Errorf("%w: the handler has returned", ErrInvalid)
 	}
 	return nil
 }
@@ -442,17 +469,6 @@ func (info *JobInfo) placed(attempts int, at func(column int) string) {
 		info.State, info.BuriedAt = StateDead, scoreTime(score)
 		info.Attempt = max(attempts, 1)
 	}
-	if note, ok := record.DecodeNote(at(script.ColumnNote), info.nonce); ok {
-		info.Progress, info.Steps = progressOf(&note), note.Steps
-	}
-}
-
-// progressOf returns the progress of a note; nil if there is none.
-func progressOf(n *record.Note) *Progress {
-	if n.At == 0 {
-		return nil
-	}
-	return &Progress{Done: n.Done, Total: n.Total, Text: n.Text, At: msTime(n.At)}
 }
 
 // recorded sets what the record of the job holds, except the payload.

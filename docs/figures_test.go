@@ -186,15 +186,6 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/protocol.md", "of a panic or a goexit, at most <> |", size(record.MaxStack)},
 		{"docs/protocol.md", "| error | string | at most <> |", size(record.MaxRunError)},
 		{"docs/protocol.md", "The output is any bytes, at most <>.", size(record.MaxOutput)},
-		{"docs/protocol.md", "the result that a step has saved, at most <> |", size(record.MaxStepResult)},
-		{"docs/protocol.md", "netstrings: a text of at most <>, and", size(record.MaxProgressText)},
-		{"docs/protocol.md", "and the names of at most <> steps", record.MaxSteps},
-		{"docs/protocol.md", "A name has 1 to <> of valid UTF-8 without", size(record.MaxStepName)},
-		{"running.go", "text has at most <> of valid UTF-8.", size(record.MaxProgressText)},
-		{"running.go", "It has at most <>. f's own value", size(record.MaxStepResult)},
-		{"running.go", "A job has at most <> steps.", record.MaxSteps},
-		{"running.go", "A name has 1 to <> of valid UTF-8", size(record.MaxStepName)},
-		{"job.go", "[Job.SetOutput] accepts: <>.", size(record.MaxOutput)},
 		{"docs/protocol.md", "in base64, at most <> of them", size(record.MaxRunOutput)},
 		{"docs/protocol.md", "`<name>\\n<n modulo <>>`", history},
 		{"docs/protocol.md", "So there are the newest <>.", history},
@@ -338,7 +329,7 @@ func luaNumber(t *testing.T, file, pattern string) int64 {
 // says which scripts they are.
 func TestProseVerbsAreTheScripts(t *testing.T) {
 	said := map[string][]string{}
-	verb := regexp.MustCompile(`\bnudge\((?:channel|own), '(\w+)'`)
+	verb := regexp.MustCompile(`\bnudge\(channel, '(\w+)'`)
 	withdraw := proseFile(t, "lua/prelude/withdraw.lua")
 	tells := regexp.MustCompile(`\bwithdraw\([^)]*\bchannel\b`) // of a run that it ends
 	for _, s := range script.All {
@@ -382,7 +373,6 @@ func TestProseVerbsAreTheScripts(t *testing.T) {
 			return true
 		})
 	}
-	delete(documented, "look") // is for clients
 	for name := range documented {
 		require.Contains(t, obeyed, name, "documented, and not obeyed")
 	}

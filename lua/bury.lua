@@ -13,7 +13,6 @@
 -- KEYS[11]   meta      hash, settings of the topic made by operators
 -- KEYS[12]   blockers  zset, place and ID of every job that its key waits for (see limits)
 -- KEYS[13]   next      hash, running job ID to the successor that it will have
--- KEYS[14]   notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[2..]  jobs      rows (see prelude/settle.lua) of three values: finished attempts to add (0
 --                      or 1), entry for the error log (empty: none), and the run's entry for runs
@@ -24,12 +23,12 @@
 -- Returns {'ok', now, letters}: o for buried, l for lost, g for gone; no letters if all are buried.
 -- q for left alone, because the job has a successor: again ends it.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats lease owns settle append errors history place reseat order block
+-- Uses: now receipt stats lease settle errors history place reseat order block
 -- Uses: keep_first failures
 local leases, dead, attempts, errors = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats, receipt, pool, runs = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local keyed, sizes, meta, blockers = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
-local next, notes = KEYS[13], KEYS[14]
+local next = KEYS[13]
 local number, jobs, first = ARGV[1], ARGV, 2
 
 local told = replay(receipt, number)
@@ -38,8 +37,7 @@ if told then
 end
 
 local ids, where, letters = rows(leases, pool, jobs, first)
-local others = #ids > 0 and redis.call('EXISTS', next, notes, notes) or 0 -- 1: next, 2: notes
-if others % 2 == 1 then
+if #ids > 0 and redis.call('EXISTS', next) == 1 then
   -- Uses: followed spare
   local has, any = followed(next, ids)
   if any then
@@ -54,12 +52,6 @@ if #ids > 0 then
   end
   release(leases, ids)
   failures(attempts, errors, runs, jobs, ids, where, 2)
-  if others > 1 then
-    -- Uses: control look ended log_of
-    local tell = endings(notes, pool, stats, look)
-    tell.jobs(ids, log_of(errors), true)
-    tell.close()
-  end
 end
 count(stats, 'buried', #ids)
 remember(receipt, number, letters)

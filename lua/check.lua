@@ -34,11 +34,9 @@
 -- KEYS[31]  meta       hash, settings of the topic made by operators
 -- KEYS[32]  tombs      zset, closed job ID scored by when it is free again (Unix ms)
 -- KEYS[33]  next       hash, running job ID to the successor that it will have
--- KEYS[34]  notes      hash, who waits for jobs, and what their runs have noted (see wait, note)
--- KEYS[35]  parcels    zset, jobs that ended runs have handed over, by target and number
 -- ARGV[1]   part       a key to scan, by its name here: one of the first sixteen, turn, lane,
---                      keyed, rules, held, parked, holders, rates, blockers, all:next or all:notes.
---                      Or all, for checks that need no scan
+--                      keyed, rules, held, parked, holders, rates, blockers or all:next. Or
+--                      all, for checks that need no scan
 -- ARGV[2]   cursor     where the slice begins, 0 for the beginning. For a list: how many IDs to
 --                      skip at its tail
 -- ARGV[3]   limit      about how much work to do: a simple command counts as 1
@@ -46,16 +44,16 @@
 -- ARGV[5]   repair     1 to repair, 0 to report only
 --
 -- The findings are words. Files of the prelude say what most of them mean: check_jobs, check_lanes,
--- check_limits, check_schedules and check_notes. lone_anchor is the anchor left alone in leases,
--- and wrong_type is about a key whose full name it has; the caller leaves out what needs that key.
--- With repair, a lost size of the largest record and a lost number of keys with limits are noted
--- again, which is no finding. Safe to send twice.
+-- check_limits and check_schedules. lone_anchor is the anchor left alone in leases, and wrong_type
+-- is about a key whose full name it has; the caller leaves out what needs that key. With repair, a
+-- lost size of the largest record and a lost number of keys with limits are noted again, which is
+-- no finding. Safe to send twice.
 -- Returns {'ok', now, cursor, looked, keys, ids, whats, repaired, sizes, nowhere}. cursor is 0 at
 -- the end. Four lists describe the findings; repaired is 1 or 0. With all, sizes holds the sizes of
 -- turn, keyed, lane, the first fourteen keys, rules, held, parked, holders, rates, blockers, next,
--- notes, ready and handoff, -1 for a wrong type. nowhere lists the IDs with a record that are in
--- neither bucket nor leases nor dead, and whose place is not in lane, so they should be in ready.
--- For a list, ids holds pages of IDs from its tail to its head, and sizes only its length. (It is a
+-- ready and handoff, -1 for a wrong type. nowhere lists the IDs with a record that are in neither
+-- bucket nor leases nor dead, and whose place is not in lane, so they should be in ready. For a
+-- list, ids holds pages of IDs from its tail to its head, and sizes only its length. (It is a
 -- script because go-redis can send a plain LRANGE to a replica that lags.)
 -- Cost: O(limit × log N).
 -- Uses: now stats sizes lease measure schedule place rouse key_rule holder free_keys reseat order
@@ -69,7 +67,6 @@ local turn, lane, keyed, rules, held = KEYS[20], KEYS[21], KEYS[22], KEYS[23], K
 local minutes, hours = KEYS[25], KEYS[26]
 local parked, holders, rates = KEYS[27], KEYS[28], KEYS[29]
 local blockers, meta, tombs, next = KEYS[30], KEYS[31], KEYS[32], KEYS[33]
-local notes, parcels = KEYS[34], KEYS[35]
 local part, cursor, repair = ARGV[1], ARGV[2], ARGV[5]
 local limit, most = tonumber(ARGV[3]), tonumber(ARGV[4])
 
@@ -129,23 +126,6 @@ local function endless()
   end
 end
 
--- late_parcels finds targets whose first parcel is more than a minute old: at most 20.
-local function late_parcels()
-  local from = '-'
-  for _ = 1, 20 do
-    local one = redis.call('ZRANGEBYLEX', parcels, from, '+', 'LIMIT', 0, 1)[1]
-    if not one then
-      return
-    end
-    local size = tonumber(string.sub(one, 1, 2), 16) or 0
-    local since = tonumber(string.sub(one, 17 + size, 29 + size)) or 0
-    if since < now - 60000 then
-      found('serve:parcels', string.sub(one, 3, 2 + size), 'undelivered', false)
-    end
-    from = '(' .. string.sub(one, 1, 2 + size) .. 'g'
-  end
-end
-
 -- all makes the checks that need no scan, and returns the sizes of the keys.
 local function all()
   local lengths = {}
@@ -155,7 +135,7 @@ local function all()
     {'HLEN', attempts}, {'HLEN', errors}, {'HLEN', moved}, {'ZCARD', done}, {'HLEN', results},
     {'HLEN', schedules}, {'ZCARD', slots}, {'ZCARD', waiting}, {'HLEN', fired}, {'HLEN', runs},
     {'HLEN', rules}, {'ZCARD', held}, {'ZCARD', parked}, {'ZCARD', holders}, {'ZCARD', rates},
-    {'ZCARD', blockers}, {'HLEN', next}, {'HLEN', notes},
+    {'ZCARD', blockers}, {'HLEN', next},
     {'LLEN', ready}, {'LLEN', handoff},
   }) do
     lengths[i] = measure(one[1], one[2])
@@ -169,9 +149,6 @@ local function all()
   if measure('ZCARD', tombs) > 0 then
     endless()
   end
-  if measure('ZCARD', parcels) > 0 then
-    late_parcels()
-  end
   for _, key in ipairs(wrong) do
     found(key, '', 'wrong_type', false)
   end
@@ -182,7 +159,7 @@ local function all()
   return lengths
 end
 
--- Uses: check_jobs check_lanes check_limits check_schedules tidy check_notes
+-- Uses: check_jobs check_lanes check_limits check_schedules
 
 local lengths = {}
 if part == 'all' then
@@ -213,7 +190,7 @@ else
     runs = {'HSCAN', runs, 50, 2, function() rest(runs, 'HDEL') end},
     turn = {'ZSCAN', turn, 50, 1, passes},
     lane = {'ZSCAN', lane, few, 6, lanes},
-    keyed = {'HSCAN', keyed, 50, 3, seats},
+    keyed = {'HSCAN', keyed, 50, 3, notes},
     rules = {'HSCAN', rules, 50, 2, settings},
     held = {'ZSCAN', held, 50, 1, function() holds(held) end},
     parked = {'ZSCAN', parked, 50, 8, function() holds(parked) end},
@@ -221,7 +198,6 @@ else
     rates = {'ZSCAN', rates, 50, 1, tats},
     blockers = {'ZSCAN', blockers, 50, 5, blocks},
     ['all:next'] = {'HSCAN', next, few, 3, successors},
-    ['all:notes'] = {'HSCAN', notes, 10, 4, noted},
   })[part]
   scan(unpack(way))
 end

@@ -103,15 +103,6 @@ var deeds = []deed{
 	{"Dequeue", closed, func(c *caller) error {
 		return accept(cancel("closed", delayq.Tombstone(0))(c), delayq.ErrNotFound)
 	}},
-	{"Wait", nil, func(c *caller) error {
-		if err := callCancelled(c); err != nil {
-			return err
-		}
-		ctx, cancel := context.WithTimeout(c.ctx, time.Minute)
-		defer cancel()
-		return accept(just(c.Wait(ctx, c.topic, "dead")), delayq.ErrDead)
-	}},
-	{"Call", nil, callCancelled},
 	{"CancelBatch", nil, func(c *caller) error {
 		return just(c.CancelBatch(c.ctx, []delayq.JobRef{{Topic: c.topic, ID: "scheduled"}, {Topic: c.topic, ID: "ready"}, {Topic: c.topic, ID: "running"}, {Topic: c.topic, ID: "dead"}}))
 	}},
@@ -327,17 +318,6 @@ var chores = []deed{
 		}
 		return err
 	}},
-	{"Run", unpaused, func(c *caller) error { // a handler with steps, of a job that somebody waits for
-		r, err := c.hand.TryTake("", 1, time.Hour)
-		for _, one := range hand.HeldOf(r) {
-			err = errors.Join(err, just(c.hand.TryWait("me", [3]string{one.ID, "", hand.Register})),
-				just(c.hand.TryNote(one, hand.Note{Progress: "1 2 half"}, hand.Note{Step: "step", Result: "saved"})),
-				just(c.hand.TryRecall(one, 1000)), just(c.hand.Settle([]hand.Held{one}, settle.Row{Verb: settle.Ack})))
-		}
-		return errors.Join(err, just(c.hand.TryPrune(0, time.Hour, 10)))
-	}},
-	{"Run", unpaused, handsOver(settle.Ack)},
-	{"Run", unpaused, handsOver(settle.Again)},
 	{"Run", unpaused, fireSome},
 	{"Run", nil, func(c *caller) error { return just(c.hand.TryPrune(0, time.Hour, 10)) }},
 	{"Run", nil, func(c *caller) error { return just(c.hand.marks(script.Survey, true, c.hand.Keys)) }},
@@ -362,22 +342,6 @@ var chores = []deed{
 		defer func() { _ = sub.Close() }()
 		return errors.Join(just(sub.Receive(c.ctx)), sub.Ping(c.ctx), just(sub.Receive(c.ctx)), c.hand.RDB.Ping(c.ctx).Err())
 	}},
-}
-
-// handsOver takes a job, and ends its run, which hands jobs over. Then it delivers them, as a
-// server does, with the scripts that store jobs.
-func handsOver(verb settle.Verb) func(c *caller) error {
-	return func(c *caller) error {
-		r, err := c.hand.TryTake("", 1, time.Hour)
-		for _, one := range hand.HeldOf(r) {
-			row := settle.Row{Verb: verb, Parcels: c.hand.Parcels(c.topic, "handed")}
-			err = errors.Join(err, just(c.hand.Settle([]hand.Held{one}, row)))
-		}
-		plan, planned := c.hand.TryPlan(c.topic, "tag", "", 0)
-		return errors.Join(err, planned, just(c.hand.TryEnqueue(true, [2]string{"handed", "+0"}, [2]string{"later", "+50000"})),
-			just(c.hand.TryEnqueue(false, [2]string{"fresh", "+0!1000/100"})), just(c.hand.TryDone(c.topic, plan, "{}")),
-			c.hand.RDB.SAdd(c.ctx, script.TopicsKey(c.hand.Prefix()), c.topic).Err())
-	}
 }
 
 // settles takes a job and ends its run.
@@ -590,25 +554,5 @@ func (l *serverLog) Script(e delayq.ScriptEvent) {
 		l.note("script "+e.Name, nil)
 	case e.Name == "take" && strings.Contains(e.Err.Error(), "NOPERM"):
 		l.note("refused", e.Err)
-	}
-}
-
-// callCancelled cancels a job that a client waits for. When the client knows that, it has tried to
-// subscribe.
-func callCancelled(c *caller) error {
-	ctx, cancel := context.WithTimeout(c.ctx, time.Minute)
-	defer cancel()
-	ended := make(chan error, 1)
-	go func() { ended <- just(c.Call(ctx, c.topic, "called", nil, delayq.ProcessIn(time.Hour))) }()
-	for {
-		select {
-		case err := <-ended:
-			return accept(err, delayq.ErrCancelled)
-		default:
-			if err := accept(just(c.Dequeue(ctx, c.topic, "called")), delayq.ErrNotFound); err != nil {
-				cancel()
-				return errors.Join(err, <-ended)
-			}
-		}
 	}
 }

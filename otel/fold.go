@@ -30,31 +30,29 @@ type counting struct {
 
 // countings says which counters of Redis are observed as what.
 var countings = map[delayq.Counter]counting{
-	delayq.CounterEnqueued:    {jobEvents, "event", "enqueued"},
-	delayq.CounterTaken:       {jobEvents, "event", "taken"},
-	delayq.CounterAcked:       {jobEvents, "event", "acked"},
-	delayq.CounterAgain:       {jobEvents, "event", "again"},
-	delayq.CounterRetried:     {jobEvents, "event", "retried"},
-	delayq.CounterSnoozed:     {jobEvents, "event", "snoozed"},
-	delayq.CounterBuried:      {jobEvents, "event", "buried"},
-	delayq.CounterCancelled:   {jobEvents, "event", "cancelled"},
-	delayq.CounterExpired:     {jobEvents, "event", "expired"},
-	delayq.CounterReturned:    {jobEvents, "event", "returned"},
-	delayq.CounterHeld:        {jobEvents, "event", "held"},
-	delayq.CounterRevived:     {jobEvents, "event", "revived"},
-	delayq.CounterDeleted:     {jobEvents, "event", "deleted"},
-	delayq.CounterTombed:      {jobEvents, "event", "tombed"},
-	delayq.CounterDebounced:   {jobEvents, "event", "debounced"},
-	delayq.CounterAwaited:     {jobEvents, "event", "awaited"},
-	delayq.CounterUndelivered: {jobEvents, "event", "undelivered"},
-	delayq.CounterReclaimed:   {family: reclaimed},
-	delayq.CounterDropped:     {family: dropped},
-	delayq.CounterPrunedDead:  {prunedJobs, "state", "dead"},
-	delayq.CounterPrunedDone:  {prunedJobs, "state", "done"},
-	delayq.CounterRepaired:    {family: repairs},
-	delayq.CounterFired:       {scheduleSlots, "result", "fired"},
-	delayq.CounterSkipped:     {scheduleSlots, "result", "skipped"},
-	delayq.CounterMissed:      {scheduleSlots, "result", "missed"},
+	delayq.CounterEnqueued:   {jobEvents, "event", "enqueued"},
+	delayq.CounterTaken:      {jobEvents, "event", "taken"},
+	delayq.CounterAcked:      {jobEvents, "event", "acked"},
+	delayq.CounterAgain:      {jobEvents, "event", "again"},
+	delayq.CounterRetried:    {jobEvents, "event", "retried"},
+	delayq.CounterSnoozed:    {jobEvents, "event", "snoozed"},
+	delayq.CounterBuried:     {jobEvents, "event", "buried"},
+	delayq.CounterCancelled:  {jobEvents, "event", "cancelled"},
+	delayq.CounterExpired:    {jobEvents, "event", "expired"},
+	delayq.CounterReturned:   {jobEvents, "event", "returned"},
+	delayq.CounterHeld:       {jobEvents, "event", "held"},
+	delayq.CounterRevived:    {jobEvents, "event", "revived"},
+	delayq.CounterDeleted:    {jobEvents, "event", "deleted"},
+	delayq.CounterTombed:     {jobEvents, "event", "tombed"},
+	delayq.CounterDebounced:  {jobEvents, "event", "debounced"},
+	delayq.CounterReclaimed:  {family: reclaimed},
+	delayq.CounterDropped:    {family: dropped},
+	delayq.CounterPrunedDead: {prunedJobs, "state", "dead"},
+	delayq.CounterPrunedDone: {prunedJobs, "state", "done"},
+	delayq.CounterRepaired:   {family: repairs},
+	delayq.CounterFired:      {scheduleSlots, "result", "fired"},
+	delayq.CounterSkipped:    {scheduleSlots, "result", "skipped"},
+	delayq.CounterMissed:     {scheduleSlots, "result", "missed"},
 }
 
 // A put takes a value.
@@ -138,7 +136,6 @@ func (g *group) gauges(put put) {
 		sum.Capacity += t.Capacity
 		sum.Keyed += t.Keyed
 		sum.Keys += t.Keys
-		sum.Parcels += t.Parcels
 		for i, n := range one.due {
 			due[i] += n
 		}
@@ -176,7 +173,6 @@ func (g *group) gauges(put put) {
 	}
 	put(keyedJobs, float64(sum.Keyed))
 	put(laneKeys, float64(sum.Keys))
-	put(parcels, float64(sum.Parcels))
 	put(paused, isPaused)
 	if !alone {
 		put(liveServers, float64(servers))

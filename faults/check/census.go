@@ -85,7 +85,6 @@ func Census(s *State) (violations []Violation, leftovers int) {
 				}
 			}
 		}
-		t.notes(func(id, format string, args ...any) { bad(name, id, format, args...) })
 		t.lanes(func(id, format string, args ...any) { bad(name, id, format, args...) })
 		t.schedules(func(schedule, format string, args ...any) { bad(name, schedule, format, args...) })
 		for id := range t.Done {

@@ -180,10 +180,7 @@ func (h *Hand) Settle(held []Held, like settle.Row) (script.Reply, error) {
 		list[i].Failure = strings.Replace(like.Failure, `"attempt":1,`, `"attempt":`+strconv.Itoa(finished+1)+",", 1)
 	}
 	args := settle.AppendRows(like.Verb.Open(nil, h.Keys, h.Series.Next(), list), list, "by-hand")
-	if len(list) == 0 {
-		return h.Run(like.Verb.Script(), args...)
-	}
-	return h.Run(settle.ScriptOf(list), args...)
+	return h.Run(like.Script(), args...)
 }
 
 // Letters gives one letter for every job that was settled: o or l. Like a server, it makes another

@@ -24,12 +24,11 @@ func init() { redistest.RoleOf = roleOf }
 
 // ScriptRoles are the roles that may run a script.
 var ScriptRoles = map[*script.Script][]string{
-	script.Enqueue: {"producer", "worker"}, script.EnqueueLater: {"producer"}, script.EnqueueNow: {"producer"}, script.EnqueueKeyed: {"producer", "worker"}, script.Replace: {"producer", "worker"}, script.ScheduleSet: {"producer", "operator"},
-	script.Promote: {"worker"}, script.Take: {"worker"}, script.Extend: {"worker"}, script.Ack: {"worker"}, script.Again: {"worker"}, script.HandOver: {"worker"}, script.HandOverAgain: {"worker"}, script.ParcelPlan: {"worker"}, script.ParcelDone: {"worker"}, script.Retry: {"worker"},
+	script.Enqueue: {"producer"}, script.EnqueueLater: {"producer"}, script.EnqueueNow: {"producer"}, script.EnqueueKeyed: {"producer"}, script.Replace: {"producer"}, script.ScheduleSet: {"producer", "operator"},
+	script.Promote: {"worker"}, script.Take: {"worker"}, script.Extend: {"worker"}, script.Ack: {"worker"}, script.Again: {"worker"}, script.Retry: {"worker"},
 	script.Snooze: {"worker"}, script.GiveBack: {"worker"}, script.Bury: {"worker"}, script.Prune: {"worker"}, script.Heartbeat: {"worker"},
 	script.ScheduleDue: {"worker"}, script.ScheduleFire: {"worker"}, script.Watch: {"worker"},
 	script.Ring: {"worker"}, script.Unpark: {"worker", "operator"}, script.Survey: {"worker"}, script.Chronicle: {"worker"},
-	script.Wait: {"producer", "operator"}, script.Note: {"worker"}, script.Recall: {"worker"},
 	script.Check: {"worker", "operator"}, script.Mend: {"worker", "operator"},
 	script.Revive: {"operator"}, script.Delete: {"operator"}, script.Page: {"operator"}, script.Inspect: {"operator"}, script.Explain: {"operator"}, script.ListKeys: {"operator"}, script.Pause: {"operator"}, script.Hold: {"operator"}, script.Limits: {"operator"}, script.SetPriority: {"producer", "operator"}, script.KeyLimits: {"operator"}, script.KeyHold: {"operator"}, script.Audit: {"operator"}, script.BuryWaiting: {"operator"}, script.RemoveTopic: {"operator"}, script.SchedulePause: {"operator"},
 	script.Cancel: {"producer", "operator"}, script.Reschedule: {"producer", "operator"}, script.Get: {"producer", "operator"},

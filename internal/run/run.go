@@ -42,8 +42,6 @@ type Run struct {
 	Past    record.Tally
 	Lease   atomic.Int64 // the fence that the handler sees, in µs
 	Output  Output
-	Noted   Noted
-	Hands   Handover
 
 	ends   atomic.Pointer[End] // functions to be called when the run has ended, the last one first
 	Ctx    Context             // of the handler
@@ -113,25 +111,6 @@ func (r *Run) TraceParent() string {
 
 // In reports whether ctx is the context of a handler.
 func In(ctx context.Context) bool { return ctx.Value(runKey{}) != nil }
-
-// servesKey is the key of a function that reports whether the server of a handler serves a topic.
-type servesKey struct{}
-
-// Serving returns the parent of the contexts of all handlers of a server of the queue with that
-// prefix, for Served.
-func Serving(ctx context.Context, prefix string, serves func(topic string) bool) context.Context {
-	return context.WithValue(ctx, servesKey{}, func(of, topic string) bool { return of == prefix && serves(topic) })
-}
-
-// Served reports whether ctx is the context of a handler whose server serves a topic of the queue
-// with that prefix.
-func Served(ctx context.Context, prefix, topic string) bool {
-	if !In(ctx) {
-		return false
-	}
-	serves, known := ctx.Value(servesKey{}).(func(of, topic string) bool)
-	return known && serves(prefix, topic)
-}
 
 // Guarded reports whether ctx is the context of a handler whose runs that mutex guards.
 func Guarded(ctx context.Context, mu *sync.Mutex) bool {
@@ -226,7 +205,6 @@ type Taken struct {
 	SetBacks        int             // how often Redis's clock had been set back
 	At              int64           // Redis's clock, in ms
 	Defaults        *record.Options // of the topic
-	Noter           Noter           // nil: what the run notes stays with it
 }
 
 // New returns a run of a taken job. The error says why the record cannot be read; the run can be
@@ -242,7 +220,6 @@ func New(k Taken) (*Run, error) {
 		r.Nonce = record.NonceOf(k.Record)
 	}
 	r.Lease.Store(k.End.Micros())
-	r.Noted.of(r, k.Noter)
 	m, known := record.DecodeMoved(k.Moved)
 	if known { // even if the record cannot be read: the job may be put back
 		r.Past = m.Tally

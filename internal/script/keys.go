@@ -57,11 +57,6 @@ type Keys struct {
 	Lags     string `redis:"lags,zset"`       // key that a limit has stopped by the pass that it had
 	Tombs    string `redis:"tombs,zset,all:"` // closed job ID by when it is free again
 	Next     string `redis:"next,hash,all:"`  // running job ID → the successor that it will have
-	Notes    string `redis:"notes,hash,all:"` // who waits for jobs, how those ended, and what runs have noted
-
-	Parcels     string `redis:"parcels,zset,serve:"`     // jobs that ended runs have handed over
-	Plans       string `redis:"plans,hash,serve:"`       // target → the plan by which its parcels are delivered
-	Undelivered string `redis:"undelivered,list,serve:"` // the last parcels that their targets have refused
 
 	Schedules string `redis:"schedules,hash"` // name → definition of a schedule
 	Slots     string `redis:"slots,zset"`     // schedule by its next slot
@@ -148,7 +143,7 @@ func (k *Keys) Checked() []string {
 	return []string{
 		k.Turn, k.Keyed, k.Lane, k.Pool, k.Bucket, k.Leases, k.Dead, k.Attempts, k.Errors, k.Moved, k.Done, k.Results,
 		k.Schedules, k.Slots, k.Waiting, k.Fired, k.Runs, k.Rules, k.Held, k.Parked,
-		k.Holders, k.Rates, k.Blockers, k.Next, k.Notes,
+		k.Holders, k.Rates, k.Blockers, k.Next,
 	}
 }
 

@@ -24,5 +24,4 @@ const (
 	ColumnDone
 	ColumnResult
 	ColumnPlace
-	ColumnNote
 )

@@ -118,10 +118,6 @@ var (
 	Extend          = newScript("extend")
 	Ack             = newScript("ack")
 	Again           = newScript("again")
-	HandOver        = newScript("hand_over")
-	HandOverAgain   = newScript("hand_over_again")
-	ParcelPlan      = newScript("parcel_plan")
-	ParcelDone      = newScript("parcel_done")
 	Retry           = newScript("retry")
 	Snooze          = newScript("snooze")
 	GiveBack        = newScript("give_back")
@@ -131,9 +127,6 @@ var (
 	Delete          = newScript("delete")
 	Reschedule      = newScript("reschedule")
 	Revive          = newScript("revive")
-	Wait            = newScript("wait")
-	Note            = newScript("note")
-	Recall          = newScript("recall")
 	Get             = newReadingScript("get")
 	Page            = newReadingScript("page")
 	Inspect         = newReadingScript("inspect")
@@ -165,8 +158,8 @@ var (
 
 var All = []*Script{
 	Enqueue, EnqueueLater, EnqueueNow, EnqueueKeyed, Replace, Promote, Watch, Ring, Take, Extend, Ack,
-	Again, HandOver, HandOverAgain, ParcelPlan, ParcelDone, Retry, Snooze, GiveBack, Bury, BuryWaiting, Cancel, Delete,
-	Reschedule, Revive, Wait, Note, Recall, Get, Page, Inspect, ListKeys, Explain, Pause, Hold, Limits, SetPriority, KeyLimits, KeyHold, Unpark,
+	Again, Retry, Snooze, GiveBack, Bury, BuryWaiting, Cancel, Delete,
+	Reschedule, Revive, Get, Page, Inspect, ListKeys, Explain, Pause, Hold, Limits, SetPriority, KeyLimits, KeyHold, Unpark,
 	Prune, Survey, Check, Mend, Heartbeat, Chronicle, Audit, RemoveTopic, ScheduleSet, ScheduleRemove,
 	SchedulePause, ScheduleTrigger, ScheduleDue, ScheduleFire, ScheduleInfo,
 }

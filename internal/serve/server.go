@@ -36,7 +36,6 @@ type Config struct {
 	Judge       Judge
 	Observer    Observer
 	Listener    script.Listener
-	Deliver     Deliver
 }
 
 // A Server serves topics: it promotes, takes, runs, extends, settles and prunes their jobs.
@@ -74,7 +73,6 @@ type links struct {
 	answerTimeout time.Duration
 	dialTimeout   time.Duration
 	outage        *outage
-	recalls       chan struct{} // has one value for each call of Recall in flight
 }
 
 // ending is what the end of a server waits for.
@@ -96,7 +94,6 @@ type phase struct {
 // New returns a server without topics. It opens no connection.
 func New(rdb redis.UniversalClient, c Config) *Server {
 	s := &Server{links: links{Redis: rdb}, Config: c, alarms: make(chan *Topic, 16)}
-	s.recalls = make(chan struct{}, mostRecalls)
 	s.ending.ready, s.ending.settled = make(chan struct{}), make(chan struct{})
 	s.Enter(stateNew)
 	s.watch.now = make(chan struct{}, 1)
@@ -200,7 +197,7 @@ type operation struct {
 // start starts the loops of the topics and of the server.
 func (s *Server) start(ctx context.Context) *operation {
 	o := &operation{lifetime: lifetime{fetching: new(sync.WaitGroup), taking: new(sync.WaitGroup), working: new(sync.WaitGroup)}}
-	o.work, o.endWork = context.WithCancel(run.Serving(context.WithoutCancel(ctx), s.Config.Prefix, s.serves))
+	o.work, o.endWork = context.WithCancel(context.WithoutCancel(ctx))
 	o.fetch, o.endFetch = context.WithCancel(ctx)
 	s.serve(&o.lifetime)
 	s.loops.Keep(o.work, o.working, "control", s.controlLoop)

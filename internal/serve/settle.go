@@ -25,7 +25,6 @@ func (t *Topic) settleStep(ctx context.Context, k *settler, least int) loop.Next
 		switch {
 		case len(k.list) > 0:
 			k.number = k.series.Next()
-			t.noteLast(ctx, k.list)
 		case ctx.Err() != nil:
 			return loop.Over
 		case t.unpark(ctx) != nil:
@@ -62,9 +61,6 @@ func (t *Topic) settleStep(ctx context.Context, k *settler, least int) loop.Next
 // back while they run. letters say which jobs were not theirs any more: the message about that may
 // have been lost.
 func (t *Topic) noteEnds(list []settle.Row, letters string) {
-	if settle.HandsOver(list) {
-		t.Loops.relay.Wake()
-	}
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
 	for i, r := range list {
@@ -139,7 +135,7 @@ func (t *Topic) settle(ctx context.Context, k *settler) error {
 	args = settle.AppendRows(args, list, t.Server.Config.ID)
 	t.Mu.Unlock()
 
-	reply, err := t.exec(ctx, topicCall{script: settle.ScriptOf(list), jobs: len(list), receipt: t.Keys.Receipt(series)}, args...)
+	reply, err := t.exec(ctx, topicCall{script: list[0].Script(), jobs: len(list), receipt: t.Keys.Receipt(series)}, args...)
 
 	letters, ended, told := t.examine(ctx, reply.Text(2)), false, false
 	if err == nil {

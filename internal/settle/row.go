@@ -57,41 +57,12 @@ var verbs = [...]struct {
 // Script returns the script that settles jobs in this way.
 func (v Verb) Script() *script.Script { return verbs[v].script }
 
-// ScriptOf returns the script that settles jobs as the rows of a call say.
-func ScriptOf(list []Row) *script.Script {
-	hands := HandsOver(list)
-	switch {
-	case (list[0].Heir || list[0].Verb == Again) && hands:
-		return script.HandOverAgain
-	case list[0].Heir:
+// Script returns the script that settles jobs as the row says.
+func (r Row) Script() *script.Script {
+	if r.Heir {
 		return Again.Script()
-	case hands:
-		return script.HandOver
 	}
-	return list[0].Verb.Script()
-}
-
-// HandsOver reports whether a run of a call hands jobs over.
-func HandsOver(list []Row) bool {
-	return slices.ContainsFunc(list, func(r Row) bool { return r.handedOver() != "" })
-}
-
-// handedOver returns what the run of the job hands over, for the script. Only a run that is acked
-// does.
-func (r *Row) handedOver() string {
-	if r.Verb == Ack || r.Verb == Again {
-		return r.Parcels.Text
-	}
-	return ""
-}
-
-// handing is tail for a call in which runs hand jobs over.
-func (r Row) handing(server string) []any {
-	tail := r.tail(server)
-	if len(tail) == 0 {
-		tail = []any{0, "", ""}
-	}
-	return append(tail, r.handedOver())
+	return r.Verb.Script()
 }
 
 // Outcome returns the outcome of a run whose job is settled in this way.
@@ -129,9 +100,6 @@ func (v Verb) hold(list []Row) []any {
 // ends reports whether the verb ends jobs for good. Then a successor of the job is enqueued.
 func (v Verb) ends() bool { return v == Ack || v == Expire || v == Bury }
 
-// Stays reports whether the jobs stay what they are, so that what their runs have noted stays too.
-func (v Verb) Stays() bool { return v.returns() || v == Retry || v == Snooze || v == Bury }
-
 // returns reports whether the jobs go back to the head of ready.
 func (v Verb) returns() bool { return v == Return || v == Hold || v == HoldKey }
 
@@ -147,7 +115,6 @@ type Row struct {
 	Failure  string        // for the error log
 	Attempts int           // finished attempts that bury adds
 	Renewal  *Renewal      // of again and pass
-	Parcels  run.Parcels   // jobs that the run hands over if it is acked
 	Err      error         // returned by the handler, for the hooks and the log
 	Bare     bool          // err says nothing but the verb
 	Runs     bool          // of return: the handler is no longer waited for, and may still run
@@ -186,9 +153,9 @@ func (r Row) Followed() Row {
 
 // heirTail is tail for a job whose successor the call enqueues.
 func (r Row) heirTail(server string) []any {
-	about, keep := r.about(server)
-	if r.Verb == Bury {
-		about = r.Failure
+	about, keep := "", int64(0)
+	if r.Verb == Ack && r.Run.Options.Retention > 0 {
+		about, keep = r.done(server), r.Run.Options.Retention
 	}
 	note := ""
 	if r.Verb != Bury || r.Attempts > 0 || r.Failure != "" {
@@ -205,12 +172,20 @@ func (r Row) tail(server string) []any {
 	switch r.Verb {
 	case Ack, Expire:
 		note := r.history(r.Verb.Outcome(), server)
-		if about, keep := r.about(server); about != "" || note != "" {
-			return []any{keep, about, note}
+		if keep := r.Run.Options.Retention; keep > 0 && r.Verb == Ack {
+			return []any{keep, r.done(server), note}
+		}
+		if note != "" {
+			return []any{0, "", note}
 		}
 	case Again:
-		about, keep := r.about(server)
-		n := r.Renewal
+		about, keep, n := "", r.Run.Options.Retention, r.Renewal
+		if n.Stage {
+			keep = 0
+		}
+		if keep > 0 {
+			about = r.done(server)
+		}
 		if r.Bare {
 			r.Err = nil
 		}
@@ -251,21 +226,11 @@ func (r Row) due() any {
 	return r.Run.Due.UnixMilli()
 }
 
-// about returns what the scripts learn of the run of a completed job, and for how long in ms they
-// keep it with the record; 0: not. Those who wait for the job learn it too, so it has each output.
-func (r Row) about(server string) (about string, keep int64) {
-	if r.Verb != Ack && r.Verb != Again {
-		return "", 0
-	}
-	if keep = r.Run.Options.Retention; r.Renewal != nil && r.Renewal.Stage {
-		keep = 0
-	}
-	if keep == 0 && len(r.Output) == 0 {
-		return "", 0
-	}
+// done returns what is kept of a completed job beside its record.
+func (r Row) done(server string) string {
 	return record.Done{
 		Attempt: r.Run.Attempt, Start: r.Run.Start.UnixMilli(), End: r.End.UnixMilli(), Server: server, Snoozes: r.Run.Past.Snoozes,
-	}.Encode(r.Output), keep
+	}.Encode(r.Output)
 }
 
 // history returns the entry in the history of the job's schedule. It is empty if the job does not
@@ -342,9 +307,6 @@ func (r Row) Ended() run.Ended {
 	return e
 }
 
-// parcelWork is as many bytes of a record as storing a parcel is work.
-const parcelWork = 512
-
 // Weight estimates how many bytes the script moves for the job: the kept record, the new record,
 // the output and the error log. It assumes that all entries of the log are as long as the new one.
 func (r *Row) Weight() int {
@@ -355,7 +317,7 @@ func (r *Row) Weight() int {
 	if r.Renewal != nil {
 		weight += r.Renewal.Bytes()
 	}
-	return weight + len(r.Parcels.Text) + r.Parcels.Jobs*parcelWork
+	return weight
 }
 
 // AppendRows appends rows in the form that the scripts read. A group consists of a fence, the
@@ -364,16 +326,10 @@ func (r *Row) Weight() int {
 // reply arrives. The caller guards the runs.
 func AppendRows(args []any, list []Row, server string) []any {
 	fence, width, count, jobs := "", -1, 0, 0
-	hands := HandsOver(list)
 	for i := range list {
 		r := list[i].Run
 		r.Settling = true
-		tail := []any(nil)
-		if hands {
-			tail = list[i].handing(server)
-		} else {
-			tail = list[i].tail(server)
-		}
+		tail := list[i].tail(server)
 		if f := r.Fence.String(); f != fence || len(tail) != width {
 			fence, width, jobs = f, len(tail), 0
 			args = append(args, fence, width, 0)

@@ -1,7 +1,6 @@
 
 -- Gives: withdraw
--- Expects: unready_most expected release nudge unready unblock close_books end_run straggle look
--- Expects: endings
+-- Expects: unready_most expected release nudge unready unblock close_books end_run straggle
 
 -- withdraw removes jobs in any state and their successors, and notifies the servers that run them.
 -- An ID deep in ready stays there: take drops an ID without a record. wants has how the caller
@@ -12,15 +11,13 @@
 -- scheduled. It ends before a job for which it would search ready too often. Where the topic has
 -- limits, the handlers of running jobs keep their places.
 local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, leases, dead, attempts,
-    errors, moved, runs, blockers, parked, turn, holders, sizes, next, channel, topic, notes, stats)
+    errors, moved, runs, blockers, parked, turn, holders, sizes, next, channel, topic)
   local fences = redis.call('ZMSCORE', leases, unpack(ids))
   local delayed = redis.call('ZMSCORE', bucket, unpack(ids))
   local buried = redis.call('ZMSCORE', dead, unpack(ids))
-  local lanes, waits, tell = redis.call('EXISTS', keyed, next, notes) > 0, false, nil
+  local lanes, waits = redis.call('EXISTS', keyed, next) > 0, false
   if lanes then
-    local others = redis.call('EXISTS', next, notes, notes) -- 1: next, 2: notes, 3: both
-    waits = others % 2 == 1 and redis.call('HEXISTS', next, '') == 0
-    tell = others > 1 and endings(notes, pool, stats, look)
+    waits = redis.call('EXISTS', next) == 1 and redis.call('HEXISTS', next, '') == 0
     lanes = redis.call('EXISTS', keyed) == 1
   end
   local places = lanes and redis.call('HMGET', keyed, unpack(ids)) or {}
@@ -30,7 +27,6 @@ local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, lea
     redis.call('ZCARD', turn)
     redis.call('ZCARD', lane)
   end
-  local noticed = tell and tell.read(ids)
   local letters, gone, entries, laned, left, freed = {}, {}, {}, {}, {}, 0
   local waiting, finished, running, ends, spots = {}, {}, {}, {}, {}
   for i, id in ipairs(ids) do
@@ -43,8 +39,7 @@ local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, lea
     if wanted ~= ''
       and not expected(wanted, letter, score, id, pool, attempts, moved) then
       letters[i] = redis.call('HEXISTS', pool, id) == 1 and 'c' or 'g'
-    elseif tell and tell.job(noticed, i, id, 'c') -- which returns nothing, and needs the record
-      or redis.call('HDEL', pool, id) == 1 then
+    elseif redis.call('HDEL', pool, id) == 1 then
       letters[i] = letter
       gone[#gone + 1] = id
       left[#gone] = places[i]
@@ -74,16 +69,6 @@ local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, lea
   if #running > 0 then
     straggle(holders, sizes, running, ends, spots)
     release(leases, running)
-  end
-  if tell and waits then
-    for i, id in ipairs(ids) do
-      if letters[i] and letters[i] ~= 'c' and (letters[i] ~= 'g' or (wants[i] or '') == '') then
-        tell.heir(id, redis.call('HGET', next, id), 'c')
-      end
-    end
-  end
-  if tell then
-    tell.close()
   end
   local tried = {}
   for i, id in ipairs(ids) do
