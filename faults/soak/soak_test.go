@@ -94,6 +94,8 @@ func loseLimits(ctx context.Context, s *Soak, rdb *redis.Client) (err error) {
 			if tasks = tasks[1:]; len(tasks) == 0 {
 				return nil
 			}
+		} else {
+			wait(ctx, 10*time.Millisecond) // Redis is away or full at the moment
 		}
 	}
 	return err
@@ -141,7 +143,8 @@ func TestSoakFindsALostSlot(t *testing.T) {
 		for range 150 {
 			state, err := check.Read(ctx, rdb, prefix)
 			if err != nil {
-				continue // Redis is away at the moment
+				wait(ctx, 10*time.Millisecond) // Redis is away at the moment
+				continue
 			}
 			for name, slot := range state.Topics["a"].Slots {
 				if rdb.ZAddXX(ctx, prefix+":{a}:slots", redis.Z{Score: slot + 60_000, Member: name}).Err() == nil {
