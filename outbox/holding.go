@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/delayq/delayq/internal/commit"
@@ -51,9 +50,8 @@ type holding struct {
 	census  census    // of dead rows
 	dropped int       // dead rows that were deleted since they were within the limit
 	odd     int       // 1 in every other plan
-	beat    atomic.Int64
-	again   int64 // kept rows are to be sent again since this time, Unix ms; 0: none
-	paces   int   // see pace
+	again   int64     // kept rows are to be sent again since this time, Unix ms; 0: none
+	paces   int       // see pace
 
 	proven   bool      // since it holds the shard, Redis has carried out calls
 	failures int       // of Redis since then
@@ -233,8 +231,8 @@ func newName() string { return "outbox." + rand.Text() }
 
 // take takes the shard if nobody holds it.
 func (h *holding) take(ctx context.Context) (held bool, err error) {
-	result, err := h.conn.ExecContext(ctx, h.query("UPDATE {table}_shards SET holder = ?, held_until = {now} + ? WHERE shard = ? AND ("+free+")"),
-		h.id, h.lease(), h.shard, h.id)
+	result, err := h.conn.ExecContext(ctx, h.query("UPDATE {table}_shards SET holder = ?, "+hold+" WHERE shard = ? AND ("+free+")"),
+		h.id, h.lease(), h.lease(), h.shard, h.id)
 	if err != nil {
 		return false, err
 	}
@@ -281,16 +279,17 @@ func (h *holding) take(ctx context.Context) (held bool, err error) {
 	return true, nil
 }
 
-// lease returns for how long the shard is held, in ms. Two of its values in a row differ, because
-// MySQL does not count a row that an UPDATE leaves as it was.
-func (h *holding) lease() int64 {
-	return h.o.lease.Milliseconds() + h.beat.Add(1)%2
-}
+// hold sets the end of the lease. Its two arguments are both the lease in ms. The end always
+// changes, because MySQL does not count a row that an UPDATE leaves as it was.
+const hold = "held_until = CASE WHEN held_until = {now} + ? THEN held_until + 1 ELSE {now} + ? END"
+
+// lease returns for how long the shard is held, in ms.
+func (h *holding) lease() int64 { return h.o.lease.Milliseconds() }
 
 // extend extends the lease, and reports whether the relay still holds the shard.
 func (h *holding) extend(ctx context.Context, q execer) (bool, error) {
-	result, err := q.ExecContext(ctx, h.query("UPDATE {table}_shards SET held_until = {now} + ? WHERE shard = ? AND holder = ? AND number = ? AND name = ?"),
-		h.lease(), h.shard, h.id, h.noted, h.name)
+	result, err := q.ExecContext(ctx, h.query("UPDATE {table}_shards SET "+hold+" WHERE shard = ? AND holder = ? AND number = ? AND name = ?"),
+		h.lease(), h.lease(), h.shard, h.id, h.noted, h.name)
 	if err != nil {
 		return false, err
 	}
@@ -302,14 +301,14 @@ func (h *holding) extend(ctx context.Context, q execer) (bool, error) {
 // the lock is that of writers, taken before anything is read. If the shard is not as this relay has
 // left it, another relay has it, or the database is in another state: it returns false.
 func (h *holding) lock(ctx context.Context) (bool, error) {
-	text := "UPDATE {table}_shards SET held_until = {now} + ? WHERE shard = ? AND holder = ? AND number = ? AND name = ?"
+	text := "UPDATE {table}_shards SET " + hold + " WHERE shard = ? AND holder = ? AND number = ? AND name = ?"
 	if h.box.dialect == Postgres { // for this transaction only, and in the statement that locks
 		most := strconv.FormatInt(h.within().Milliseconds(), 10)
 		for _, setting := range []string{"lock_timeout", "idle_in_transaction_session_timeout"} {
 			text += " AND set_config('" + setting + "', '" + most + "', true) IS NOT NULL"
 		}
 	}
-	result, err := h.conn.ExecContext(ctx, h.query(text), h.lease(), h.shard, h.id, h.noted, h.name)
+	result, err := h.conn.ExecContext(ctx, h.query(text), h.lease(), h.lease(), h.shard, h.id, h.noted, h.name)
 	if err != nil {
 		return false, err
 	}
