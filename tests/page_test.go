@@ -149,10 +149,11 @@ func TestPagesReadNoLargeRecords(t *testing.T) {
 	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
 		i, calls := inspect(f)
 		const jobs = 6
+		due := time.Now().Add(time.Hour) // a delay would count from an estimate of Redis's clock
 		for n := range jobs {
 			payload := make([]byte, 300<<10)
 			copy(payload[200<<10:], fmt.Sprint("needle ", n))
-			_, err := f.Client.Enqueue(t.Context(), "topic", fmt.Sprint(n), payload, delayq.ProcessIn(time.Hour), delayq.Header("n", fmt.Sprint(n)))
+			_, err := f.Client.Enqueue(t.Context(), "topic", fmt.Sprint(n), payload, delayq.ProcessAt(due.Add(time.Duration(n)*time.Second)), delayq.Header("n", fmt.Sprint(n)))
 			require.NoError(t, err)
 		}
 		list := lastPage(t, i, delayq.Query{State: delayq.StateScheduled})
