@@ -22,18 +22,21 @@ func TestLeaseIsExtendedWithinAMillisecond(t *testing.T) {
 		t.Skip(err)
 	}
 	require.NoError(t, err)
-	db, err := sql.Open("mysql", fmt.Sprintf(dsn, "mysql"))
+	admin, err := sql.Open("mysql", fmt.Sprintf(dsn, "mysql"))
+	require.NoError(t, err)
+	defer admin.Close()
+	_, err = admin.Exec("CREATE DATABASE leases")
+	require.NoError(t, err)
+	defer func() {
+		_, err := admin.Exec("DROP DATABASE leases")
+		require.NoError(t, err)
+	}()
+	db, err := sql.Open("mysql", fmt.Sprintf(dsn, "leases"))
 	require.NoError(t, err)
 	defer db.Close()
-	ob, err := New(MySQL, Table("leases"))
+	ob, err := New(MySQL)
 	require.NoError(t, err)
 	require.NoError(t, ob.Migrate(t.Context(), db))
-	defer func() {
-		for _, table := range []string{"", "_shards", "_dead", "_sent", "_resend", "_later", "_inbox"} {
-			_, err := db.Exec("DROP TABLE IF EXISTS leases" + table)
-			require.NoError(t, err)
-		}
-	}()
 	r := embedded.New()
 	defer r.Close()
 	rdb := r.Client()
