@@ -12,12 +12,14 @@
 -- KEYS[10]   runs      hash, schedule to the history of its runs
 -- KEYS[11]   keyed     hash, job ID to its place in a lane
 -- KEYS[12]   next      hash, running job ID to the successor that it will have
+-- KEYS[13]   notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[2]    counter   the counter of these jobs: acked or expired
 -- ARGV[3..]  jobs      rows (see prelude/settle.lua) with no values, or with three: how long the
 --                      job is kept in ms (0: not), a netstring about the run that precedes the
 --                      record, with the output that follows it, and the run's entry for runs
---                      (empty: none)
+--                      (empty: none). The netstring can be there though the job is not kept, for
+--                      those who wait for it
 --
 -- At most 1,000 jobs a call. Send no more than about 1 MiB of records to keep, beyond the first
 -- one, because they are copied.
@@ -27,7 +29,7 @@
 -- Uses: now receipt stats lease settle retain history
 local leases, pool, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats, receipt, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local keyed, next = KEYS[11], KEYS[12]
+local keyed, next, notes = KEYS[11], KEYS[12], KEYS[13]
 local number, counter, jobs, first = ARGV[1], ARGV[2], ARGV, 3
 
 local told = replay(receipt, number)
@@ -36,8 +38,9 @@ if told then
 end
 
 local ids, where, letters = rows(leases, pool, jobs, first)
-local books = #ids > 0 and redis.call('EXISTS', attempts, errors, moved, keyed, next) > 0
-if books and redis.call('EXISTS', next) == 1 then
+local books = #ids > 0 and redis.call('EXISTS', attempts, errors, moved, keyed, next, notes) > 0
+local others = books and redis.call('EXISTS', next, notes, notes) or 0 -- 1: next, 2: notes, 3: both
+if others % 2 == 1 then
   -- Uses: followed spare
   local has, any = followed(next, ids)
   if any then
@@ -50,6 +53,12 @@ if #ids > 0 then
     if where[i] and jobs[where[i]] ~= '0' then
       retain(pool, results, done, id, jobs[where[i]], jobs[where[i] + 1])
     end
+  end
+  if others > 1 then
+    -- Uses: control ended outcome
+    endings(notes, pool, stats).jobs(ids, function(i, id)
+      return outcome_of(counter, id, attempts, where[i] and jobs[where[i] + 1] or '')
+    end)
   end
   release(leases, ids)
   redis.call('HDEL', pool, unpack(ids))

@@ -13,6 +13,7 @@
 -- KEYS[11]   meta      hash, settings of the topic made by operators
 -- KEYS[12]   blockers  zset, place and ID of every job that its key waits for (see limits)
 -- KEYS[13]   next      hash, running job ID to the successor that it will have
+-- KEYS[14]   notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[2..]  jobs      rows (see prelude/settle.lua) of three values: finished attempts to add (0
 --                      or 1), entry for the error log (empty: none), and the run's entry for runs
@@ -28,7 +29,7 @@
 local leases, dead, attempts, errors = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats, receipt, pool, runs = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local keyed, sizes, meta, blockers = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
-local next = KEYS[13]
+local next, notes = KEYS[13], KEYS[14]
 local number, jobs, first = ARGV[1], ARGV, 2
 
 local told = replay(receipt, number)
@@ -37,7 +38,8 @@ if told then
 end
 
 local ids, where, letters = rows(leases, pool, jobs, first)
-if #ids > 0 and redis.call('EXISTS', next) == 1 then
+local others = #ids > 0 and redis.call('EXISTS', next, notes, notes) or 0 -- 1: next, 2: notes
+if others % 2 == 1 then
   -- Uses: followed spare
   local has, any = followed(next, ids)
   if any then
@@ -52,6 +54,10 @@ if #ids > 0 then
   end
   release(leases, ids)
   failures(attempts, errors, runs, jobs, ids, where, 2)
+  if others > 1 then
+    -- Uses: control ended log_of
+    endings(notes, pool, stats).jobs(ids, log_of(errors), true)
+  end
 end
 count(stats, 'buried', #ids)
 remember(receipt, number, letters)

@@ -20,6 +20,7 @@
 -- KEYS[17]  parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
 -- KEYS[18]  turn      zset, key of waiting jobs scored by its pass
 -- KEYS[19]  idle      zset, waiting server scored by the time its wait began (Unix ms)
+-- KEYS[20]  notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
 -- ARGV[1]   number    number of this call in its series
 -- ARGV[2]   channel   the control channel
 -- ARGV[3]   topic     the topic's name, for the control channel
@@ -39,6 +40,7 @@ local dead, attempts, errors, moved = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local stats, runs, receipt, operator = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local lane, keyed, meta = KEYS[13], KEYS[14], KEYS[15]
 local blockers, parked, turn, idle = KEYS[16], KEYS[17], KEYS[18], KEYS[19]
+local notes = KEYS[20]
 local number, channel, topic = ARGV[1], ARGV[2], ARGV[3]
 local jobs, first, width = ARGV, 4, 3
 
@@ -54,7 +56,8 @@ end
 local leased = redis.call('ZMSCORE', leases, unpack(ids))
 local delayed = redis.call('ZMSCORE', bucket, unpack(ids))
 local buried = redis.call('ZMSCORE', dead, unpack(ids))
-local lanes = redis.call('EXISTS', keyed) == 1
+local others = redis.call('EXISTS', keyed, notes, notes) -- 1: keyed, 2: notes, 3: both
+local lanes = others % 2 == 1
 local places = lanes and redis.call('HMGET', keyed, unpack(ids)) or {}
 local letters, graves, waiting, entries, laned, books = {}, {}, {}, {}, {}, {}
 for i, id in ipairs(ids) do
@@ -129,6 +132,14 @@ if #books > 0 then
       end
       end_run(runs, id, attempt, 'buried', brief)
     end
+  end
+  if others > 1 then
+    -- Uses: ended log_of
+    local some = {}
+    for n, i in ipairs(books) do
+      some[n] = ids[i]
+    end
+    endings(notes, pool, stats).jobs(some, log_of(errors), true)
   end
 end
 tell_slots(channel, topic, over)

@@ -22,6 +22,7 @@
 -- KEYS[19]  sizes     hash, the size of the largest record
 -- KEYS[20]  tombs     zset, closed job ID scored by when it is free again (Unix ms)
 -- KEYS[21]  next      hash, running job ID to the successor that it will have
+-- KEYS[22]  notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
 -- ARGV[1]   number    number of this call in its series
 -- ARGV[2]   channel   the control channel
 -- ARGV[3]   topic     the topic's name, for the control channel
@@ -38,12 +39,12 @@
 -- too if there is no such job.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats lease control ring history unready expect place rouse free_keys unblock
--- Uses: end_run close_books holder straggler withdraw tell_slots
+-- Uses: end_run close_books holder straggler ended withdraw tell_slots
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, stats = KEYS[6], KEYS[7], KEYS[8]
 local receipt, runs, ready, lane, keyed = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local blockers, parked, turn, idle = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
-local holders, sizes, tombs, next = KEYS[18], KEYS[19], KEYS[20], KEYS[21]
+local holders, sizes, tombs, next, notes = KEYS[18], KEYS[19], KEYS[20], KEYS[21], KEYS[22]
 local number, channel, topic = ARGV[1], ARGV[2], ARGV[3]
 local jobs, first, width = ARGV, 4, 2
 
@@ -68,7 +69,8 @@ if graves then
   redis.call('ZCARD', tombs) -- a wrong type must cause an error before the jobs are deleted
 end
 local letters, freed = withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, leases, dead,
-  attempts, errors, moved, runs, blockers, parked, turn, holders, sizes, next, channel, topic)
+  attempts, errors, moved, runs, blockers, parked, turn, holders, sizes, next, channel, topic,
+  notes, stats)
 if freed > 0 then
   ring(idle, channel, topic, freed)
 end

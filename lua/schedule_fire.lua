@@ -24,6 +24,7 @@
 -- KEYS[21]   holders   zset, key and ID of every running job whose key has a limit of running jobs
 -- KEYS[22]   schedules  hash, schedule to definition
 -- KEYS[23]   next      hash, running job ID to the successor that it will have
+-- KEYS[24]   notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
 -- ARGV[1]    channel   the control channel
 -- ARGV[2]    topic     the topic's name, for the control channel
 -- ARGV[3]    most      most schedules to read, at most 1,000; 0: read none
@@ -55,14 +56,14 @@
 -- schedules with a waiting slot; and four lists of the schedules that were read.
 -- Cost: O((schedules + jobs) × log N).
 -- Uses: now stats sizes lease control ring schedule history unready expect place rouse free_keys
--- Uses: unblock end_run close_books holder straggler withdraw key
+-- Uses: unblock end_run close_books holder straggler ended withdraw key
 local slots, waiting, fired, runs = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local pool, bucket, ready, leases, dead = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local attempts, errors, moved = KEYS[10], KEYS[11], KEYS[12]
 local stats, sizes, idle = KEYS[13], KEYS[14], KEYS[15]
 local turn, lane, keyed = KEYS[16], KEYS[17], KEYS[18]
 local blockers, parked, holders, schedules = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
-local next = KEYS[23]
+local next, notes = KEYS[23], KEYS[24]
 local channel, topic, most, bytes = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local gather, ahead, stuck = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local entries, first = ARGV, 8
@@ -149,7 +150,7 @@ for i, start in ipairs(starts) do
       if flagged(pool, state.job) then
         local _, n = withdraw({state.job}, {}, {true}, pool, bucket, ready, lane, keyed, leases,
           dead, attempts, errors, moved, runs, blockers, parked, turn, holders, sizes, next,
-          channel, topic)
+          channel, topic, notes, stats)
         cancels, freed = cancels + 1, freed + n
       end
     end

@@ -25,6 +25,7 @@
 -- KEYS[22]  holders    zset, key and ID of every running job whose key has a limit of running jobs
 -- KEYS[23]  sizes      hash, the size of the largest record
 -- KEYS[24]  next       hash, running job ID to the successor that it will have
+-- KEYS[25]  notes      hash, who waits for jobs, and what their runs have noted (see wait, note)
 -- ARGV[1]   number     number of this call in its series
 -- ARGV[2]   name       the schedule
 -- ARGV[3]   channel    the control channel
@@ -36,14 +37,15 @@
 -- all but the end of a large payload, or none and '' if there is no such schedule.
 -- Cost: O(log N).
 -- Uses: now receipt retold stats lease control ring schedule history unready expect place rouse
--- Uses: free_keys unblock end_run close_books holder straggler withdraw
+-- Uses: free_keys unblock end_run close_books holder straggler ended
+-- Uses: withdraw
 local schedules, slots, waiting = KEYS[1], KEYS[2], KEYS[3]
 local fired, runs, receipt = KEYS[4], KEYS[5], KEYS[6]
 local pool, bucket, leases, dead, attempts = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local errors, moved, stats, ready = KEYS[12], KEYS[13], KEYS[14], KEYS[15]
 local lane, keyed = KEYS[16], KEYS[17]
 local blockers, parked, turn, idle = KEYS[18], KEYS[19], KEYS[20], KEYS[21]
-local holders, sizes, next = KEYS[22], KEYS[23], KEYS[24]
+local holders, sizes, next, notes = KEYS[22], KEYS[23], KEYS[24], KEYS[25]
 local number, name, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local told = replay(receipt, number)
@@ -59,7 +61,7 @@ if before then
   if unfinished and not redis.call('ZSCORE', leases, last.job) and flagged(pool, last.job) then
     local _, freed = withdraw({last.job}, {}, {}, pool, bucket, ready, lane, keyed, leases, dead,
       attempts, errors, moved, runs, blockers, parked, turn, holders, sizes, next, channel,
-      topic)
+      topic, notes, stats)
     if freed > 0 then
       ring(idle, channel, topic, freed)
     end

@@ -29,6 +29,7 @@ var ScriptRoles = map[*script.Script][]string{
 	script.Snooze: {"worker"}, script.GiveBack: {"worker"}, script.Bury: {"worker"}, script.Prune: {"worker"}, script.Heartbeat: {"worker"},
 	script.ScheduleDue: {"worker"}, script.ScheduleFire: {"worker"}, script.Watch: {"worker"},
 	script.Ring: {"worker"}, script.Unpark: {"worker", "operator"}, script.Survey: {"worker"}, script.Chronicle: {"worker"},
+	script.Wait: {"producer", "operator"}, script.Note: {"worker"}, script.Recall: {"worker"},
 	script.Check: {"worker", "operator"}, script.Mend: {"worker", "operator"},
 	script.Revive: {"operator"}, script.Delete: {"operator"}, script.Page: {"operator"}, script.Inspect: {"operator"}, script.Explain: {"operator"}, script.ListKeys: {"operator"}, script.Pause: {"operator"}, script.Hold: {"operator"}, script.Limits: {"operator"}, script.SetPriority: {"producer", "operator"}, script.KeyLimits: {"operator"}, script.KeyHold: {"operator"}, script.Audit: {"operator"}, script.BuryWaiting: {"operator"}, script.RemoveTopic: {"operator"}, script.SchedulePause: {"operator"},
 	script.Cancel: {"producer", "operator"}, script.Reschedule: {"producer", "operator"}, script.Get: {"producer", "operator"},

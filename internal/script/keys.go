@@ -57,6 +57,7 @@ type Keys struct {
 	Lags     string `redis:"lags,zset"`       // key that a limit has stopped by the pass that it had
 	Tombs    string `redis:"tombs,zset,all:"` // closed job ID by when it is free again
 	Next     string `redis:"next,hash,all:"`  // running job ID → the successor that it will have
+	Notes    string `redis:"notes,hash,all:"` // who waits for jobs, how those ended, and what runs have noted
 
 	Schedules string `redis:"schedules,hash"` // name → definition of a schedule
 	Slots     string `redis:"slots,zset"`     // schedule by its next slot

@@ -127,6 +127,9 @@ var (
 	Delete          = newScript("delete")
 	Reschedule      = newScript("reschedule")
 	Revive          = newScript("revive")
+	Wait            = newScript("wait")
+	Note            = newScript("note")
+	Recall          = newReadingScript("recall")
 	Get             = newReadingScript("get")
 	Page            = newReadingScript("page")
 	Inspect         = newReadingScript("inspect")
@@ -159,7 +162,7 @@ var (
 var All = []*Script{
 	Enqueue, EnqueueLater, EnqueueNow, EnqueueKeyed, Replace, Promote, Watch, Ring, Take, Extend, Ack,
 	Again, Retry, Snooze, GiveBack, Bury, BuryWaiting, Cancel, Delete,
-	Reschedule, Revive, Get, Page, Inspect, ListKeys, Explain, Pause, Hold, Limits, SetPriority, KeyLimits, KeyHold, Unpark,
+	Reschedule, Revive, Wait, Note, Recall, Get, Page, Inspect, ListKeys, Explain, Pause, Hold, Limits, SetPriority, KeyLimits, KeyHold, Unpark,
 	Prune, Survey, Check, Mend, Heartbeat, Chronicle, Audit, RemoveTopic, ScheduleSet, ScheduleRemove,
 	SchedulePause, ScheduleTrigger, ScheduleDue, ScheduleFire, ScheduleInfo,
 }

@@ -1,6 +1,6 @@
 
 -- Gives: withdraw
--- Expects: unready_most expected release nudge unready unblock close_books end_run straggle
+-- Expects: unready_most expected release nudge unready unblock close_books end_run straggle endings
 
 -- withdraw removes jobs in any state and their successors, and notifies the servers that run them.
 -- An ID deep in ready stays there: take drops an ID without a record. wants has how the caller
@@ -11,13 +11,15 @@
 -- scheduled. It ends before a job for which it would search ready too often. Where the topic has
 -- limits, the handlers of running jobs keep their places.
 local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, leases, dead, attempts,
-    errors, moved, runs, blockers, parked, turn, holders, sizes, next, channel, topic)
+    errors, moved, runs, blockers, parked, turn, holders, sizes, next, channel, topic, notes, stats)
   local fences = redis.call('ZMSCORE', leases, unpack(ids))
   local delayed = redis.call('ZMSCORE', bucket, unpack(ids))
   local buried = redis.call('ZMSCORE', dead, unpack(ids))
-  local lanes, waits = redis.call('EXISTS', keyed, next) > 0, false
+  local lanes, waits, tell = redis.call('EXISTS', keyed, next, notes) > 0, false, nil
   if lanes then
-    waits = redis.call('EXISTS', next) == 1 and redis.call('HEXISTS', next, '') == 0
+    local others = redis.call('EXISTS', next, notes, notes) -- 1: next, 2: notes, 3: both
+    waits = others % 2 == 1 and redis.call('HEXISTS', next, '') == 0
+    tell = others > 1 and endings(notes, pool, stats)
     lanes = redis.call('EXISTS', keyed) == 1
   end
   local places = lanes and redis.call('HMGET', keyed, unpack(ids)) or {}
@@ -39,7 +41,8 @@ local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, lea
     if wanted ~= ''
       and not expected(wanted, letter, score, id, pool, attempts, moved) then
       letters[i] = redis.call('HEXISTS', pool, id) == 1 and 'c' or 'g'
-    elseif redis.call('HDEL', pool, id) == 1 then
+    elseif tell and tell.jobs({id}, 'c') -- which returns nothing, and needs the record
+      or redis.call('HDEL', pool, id) == 1 then
       letters[i] = letter
       gone[#gone + 1] = id
       left[#gone] = places[i]
@@ -94,9 +97,13 @@ local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, lea
   end
   for i, id in ipairs(waits and ids or {}) do
     local fits = letters[i] ~= 'g' or (wants[i] or '') == ''
-    if letters[i] and letters[i] ~= 'c' and fits and redis.call('HDEL', next, id) == 1
-      and letters[i] == 'g' then
-      letters[i] = 's'
+    if letters[i] and letters[i] ~= 'c' and fits then
+      if tell then
+        tell.heir(id, redis.call('HGET', next, id), 'c')
+      end
+      if redis.call('HDEL', next, id) == 1 and letters[i] == 'g' then
+        letters[i] = 's'
+      end
     end
   end
   for i, id in ipairs(ids) do

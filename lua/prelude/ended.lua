@@ -1,0 +1,96 @@
+
+-- ended: tells those who wait for jobs how these have ended (see wait), and deletes what the runs
+-- of jobs have noted (see note).
+-- Gives: endings
+-- Expects: now nudge count
+
+-- endings returns what does that in a topic. said is the key notes, records the key pool, and tally
+-- the key stats. With pcall: it never decides the fate of a job.
+local function endings(said, records, tally)
+  local prefix, name_of_topic = string.match(said, '^(.-):{(.-)}:')
+  local saved = 2000 -- how many saved results a call deletes at most; prune deletes the others
+  local of = {}
+  redis.pcall('HDEL', said, '') -- after a deletion, the script can write at maxmemory
+
+  -- of.tell tells those who wait for the incarnation of a job with a nonce: those are the waiters
+  -- that have it. rest follows the letter of the outcome. After f, it is the nonce of the
+  -- incarnation that goes on, for which they wait from now on.
+  function of.tell(id, waiters, nonce, letter, rest)
+    local names, left, at = {}, '', 1
+    while true do
+      local size, from = string.match(waiters, '^(%d+):()', at)
+      if not size then
+        break
+      end
+      at = from + size
+      local entry = string.sub(waiters, from, at - 1)
+      if string.sub(entry, 1, 8) == nonce then
+        names[#names + 1] = string.sub(entry, 22)
+        entry = letter == 'f' and rest .. string.sub(entry, 9) or nil
+      end
+      left = left .. (entry and #entry .. ':' .. entry or '')
+    end
+    local outcome = letter .. string.format(' %.0f ', now) .. rest
+    if #names == 0 or type(redis.pcall('HSET', said, 'e' .. nonce, outcome)) == 'table' then
+      return
+    elseif left == '' then
+      redis.pcall('HDEL', said, 'w' .. id)
+    else
+      redis.pcall('HSET', said, 'w' .. id, left)
+    end
+    if letter ~= 'f' then
+      for _, name in ipairs(names) do
+        nudge(prefix .. ':control:' .. name, 'look', name_of_topic, 0, id)
+      end
+      count(tally, 'awaited', #names)
+    end
+  end
+
+  -- of.erase deletes the note of a job, and the results that the steps in it have saved.
+  function of.erase(id, note)
+    local fields, front = {'p' .. id}, 's' .. #id .. ':' .. id .. string.sub(note, 1, 8)
+    local size, at = string.match(note, '^%d+ %d+ %d+ (%d+):()', 10)
+    while size and saved > 0 do
+      size, at = string.match(note, '^(%d+):()', at + size)
+      if size then
+        fields[#fields + 1], saved = front .. string.sub(note, at, at + size - 1), saved - 1
+      end
+    end
+    redis.pcall('HDEL', said, unpack(fields))
+  end
+
+  -- of.jobs does both for jobs whose records are still in pool. how is the letter of their outcome,
+  -- or a function that returns it, and what follows it, for the index of a job. Jobs that stay keep
+  -- their notes.
+  function of.jobs(list, how, stay)
+    local fields = {}
+    for i, id in ipairs(list) do
+      fields[2 * i - 1], fields[2 * i] = 'w' .. id, 'p' .. id
+    end
+    local found = redis.pcall('HMGET', said, unpack(fields))
+    for i, id in ipairs(found.err and {} or list) do
+      local waiters, note = found[2 * i - 1], found[2 * i]
+      local record = waiters and redis.pcall('HGET', records, id)
+      if type(record) == 'string' then
+        local letter, rest = how, ''
+        if type(how) == 'function' then
+          letter, rest = how(i, id)
+        end
+        of.tell(id, waiters, string.sub(record, 1, 8), letter, rest or '')
+      end
+      if note and not stay then
+        of.erase(id, note)
+      end
+    end
+  end
+
+  -- of.heir is of.tell for a successor that waits in next, by its entry there.
+  function of.heir(id, entry, letter, rest)
+    local from = string.match(entry or '', '^%d+ %a%S* ()')
+    local waiters = from and redis.pcall('HGET', said, 'w' .. id)
+    if type(waiters) == 'string' then
+      of.tell(id, waiters, string.sub(entry, from, from + 7), letter, rest or '')
+    end
+  end
+  return of
+end

@@ -1,0 +1,43 @@
+-- recall: reads what a job has noted (see note): how far it has come, and the results of its steps.
+-- Writes nothing.
+--
+-- KEYS[1]   notes  hash, who waits for jobs, and what their runs have noted (see wait, note)
+-- ARGV[1]   id     the job
+-- ARGV[2]   nonce  of its record (8 bytes)
+-- ARGV[3]   bytes  how many bytes of results to read at most; always at least one result
+-- ARGV[4..]  names  the steps, at most 100. None: all that the job has noted
+--
+-- Returns {'ok', now, note, results}: the note is empty if the job has noted nothing. The results
+-- are those of the first of these steps, as many as bytes allows, with nothing for a step that is
+-- not known.
+-- Cost: O(names).
+-- Uses: now
+local notes = KEYS[1]
+local id, nonce, bytes, first = ARGV[1], ARGV[2], tonumber(ARGV[3]), 4
+
+local note, names = redis.call('HGET', notes, 'p' .. id) or '', {}
+if string.sub(note, 1, 8) ~= nonce then
+  return {'ok', now, '', {}}
+end
+for i = first, #ARGV do
+  names[#names + 1] = ARGV[i]
+end
+if #names == 0 then
+  local size, at = string.match(note, '^%d+ %d+ %d+ (%d+):()', 10)
+  while size do
+    size, at = string.match(note, '^(%d+):()', at + size)
+    if size then
+      names[#names + 1] = string.sub(note, at, at + size - 1)
+    end
+  end
+end
+local results, size = {}, 0
+for i, name in ipairs(names) do
+  local field = 's' .. #id .. ':' .. id .. nonce .. name
+  size = size + redis.call('HSTRLEN', notes, field)
+  if i > 1 and size > bytes then
+    break
+  end
+  results[i] = redis.call('HGET', notes, field)
+end
+return {'ok', now, note, results}
