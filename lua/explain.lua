@@ -23,13 +23,14 @@
 -- KEYS[21]  blockers  zset, place and ID of every job that its key waits for (see limits)
 -- KEYS[22]  tombs     zset, closed job ID scored by when it is free again (Unix ms)
 -- KEYS[23]  next      hash, running job ID to the successor that it will have
+-- KEYS[24]  notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
 -- ARGV[1]   id        the job
 -- ARGV[2]   cut       how many bytes of its record to return
 -- ARGV[3]   look      how many entries of ready and of handoff to search at most
 --
 -- Returns {'ok', now, record, due time, lease end, burial, attempts, errors, moved, kept until,
 -- result, pauses, ahead, whole, rank, leased, flow, before, keys, until, limit, stragglers, place,
--- free, successor}.
+-- free, successor, note, waiters}.
 -- The values from record to result are those of get. pauses is the field of meta. ahead is how many
 -- entries of handoff and ready are in front of the job: -1 if it is in another place, or not among
 -- the entries that were searched. whole is 1 if all entries were searched. rank is how many jobs of
@@ -44,7 +45,8 @@
 -- due, or '' if it is dead. stragglers is the number of all of the topic. place is that in keyed.
 -- free is when the ID is free again if it is closed and no unfinished job has it, else empty.
 -- successor is that of the job: when it is due, the reason for its entry in moved, and the size of
--- its record, with spaces between them; else it is empty.
+-- its record, with spaces between them; else it is empty. note is what the job has noted, as get
+-- returns it, and waiters is how many clients wait for it.
 -- Cost: O(log N + look).
 -- Uses: now place successor
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -52,7 +54,7 @@ local errors, moved, done, results = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local ready, handoff, meta, lane = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local turn, keyed, held, operator = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
 local rules, parked, holders, blockers = KEYS[18], KEYS[19], KEYS[20], KEYS[21]
-local tombs, next = KEYS[22], KEYS[23]
+local tombs, next, notes = KEYS[22], KEYS[23], KEYS[24]
 local id, cut, look = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local record, result = redis.call('HGET', pool, id), redis.call('HGET', results, id)
@@ -140,6 +142,19 @@ end
 
 local next_due, next_why, next_record = successor_of(ask('HGET', next, id) or '')
 
+-- Who waits is in netstrings (see prelude/wait.lua).
+local waits, at, waiters = ask('HGET', notes, 'w' .. id) or '', 1, 0
+while record and at <= #waits do
+  local size, from = string.match(waits, '^(%d+):()', at)
+  if not size then
+    break
+  end
+  at = from + size
+  local since = tonumber(string.sub(waits, from + 8, from + 20)) or 0
+  local fits = string.sub(waits, from, from + 7) == string.sub(record, 1, 8)
+  waiters = waiters + (fits and since > now - 60000 and 1 or 0)
+end
+
 return {
   'ok', now,
   record and string.sub(record, 1, cut),
@@ -165,4 +180,6 @@ return {
   place,
   free,
   next_due and string.format('%.0f %s %d', next_due, next_why, #next_record) or '',
+  ask('HGET', notes, 'p' .. id) or '',
+  waiters,
 }

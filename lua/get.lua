@@ -10,32 +10,39 @@
 -- KEYS[8]    done      zset, job ID scored by the time it is kept until
 -- KEYS[9]    results   hash, job ID to its kept run and record
 -- KEYS[10]   keyed     hash, job ID to its place in a lane, for jobs that have a key
--- ARGV[1]    bytes     how many bytes of records, errors and results to read at most; always at
---                      least one job
+-- KEYS[11]   notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
+-- ARGV[1]    bytes     how many bytes of records, errors, results and notes to read at most; always
+--                      at least one job
 -- ARGV[2]    cut       how many bytes of each record to return, -1 for all
 -- ARGV[3..]  ids       the jobs, at most 1,000
 --
 -- Redis cannot read a part of a hash value. With cut, the script reads the whole record and returns
 -- a part of it.
 -- Returns {'ok', now, records, due times, lease ends, burials, attempts, errors, moved, kept until,
--- results, places}: ten lists. Each has one value (or nothing) for each of the first jobs, as many
--- as bytes allows.
+-- results, places, notes}: eleven lists. Each has one value (or nothing) for each of the first
+-- jobs, as many as bytes allows. A note counts only if it has the nonce of the record.
 -- Cost: O(jobs).
 -- Uses: now
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, done, results, keyed = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local notes = KEYS[11]
 local bytes, cut = tonumber(ARGV[1]), tonumber(ARGV[2])
 local ids, first = ARGV, 3
 
-local some, size = {}, 0
+local some, size, fields = {}, 0, {}
+local noted = redis.call('EXISTS', notes) == 1
+  and type(redis.pcall('HEXISTS', notes, '')) == 'number' -- one of a wrong type has none
 for i = first, #ids do
   for _, hash in ipairs({pool, errors, results}) do
     size = size + redis.call('HSTRLEN', hash, ids[i])
   end
+  if noted then
+    size = size + redis.call('HSTRLEN', notes, 'p' .. ids[i])
+  end
   if size > bytes and i > first then
     break
   end
-  some[#some + 1] = ids[i]
+  some[#some + 1], fields[#fields + 1] = ids[i], 'p' .. ids[i]
 end
 
 -- cut_all cuts the values of a list to a number of bytes.
@@ -65,4 +72,5 @@ return {
   redis.call('ZMSCORE', done, unpack(some)),
   kept,
   places.err and {} or places,
+  noted and redis.call('HMGET', notes, unpack(fields)) or {},
 }

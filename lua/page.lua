@@ -15,14 +15,15 @@
 -- KEYS[13]   operator  none, never exists: a client without rights to it cannot make this call
 -- KEYS[14]   lane      zset, places of waiting jobs that have a key, each with the job ID
 -- KEYS[15]   keyed     hash, job ID to its place in a lane, for jobs that have a key
+-- KEYS[16]   notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
 -- ARGV[1]    walk      scheduled, ready, dead or done: walk through these jobs, of the ready ones
 --                      those in ready. lanes: the ready ones in lane. ids: list the IDs in leases,
 --                      in no order. running: look at the jobs that words name
 -- ARGV[2]    backward  1: walk from the end; not for ids and running
 -- ARGV[3]    look      how many entries to look at, at most 1,000
 -- ARGV[4]    want      how many jobs to return at most
--- ARGV[5]    bytes     how many bytes of records, errors and results to read at most; always at
---                      least one job
+-- ARGV[5]    bytes     how many bytes of records, errors, results and notes to read at most; always
+--                      at least one job
 -- ARGV[6]    most      the record of a job is read if it has at most that many bytes. -1: neither
 --                      records nor attempts, errors and places are read, and an entry without a
 --                      record counts as a job
@@ -46,18 +47,20 @@
 -- fewer, the rest is skipped in the other one: ready comes first, or lane backward.
 --
 -- Returns {'ok', now, total, looked, ended, place, ids, scores, values, attempts, errors, moved,
--- lengths, next, places}. total is the number of jobs in that state, and in a zset between from and
--- to. looked is how many entries were looked at. ended is 1 if there are no more. values are the
--- records, of done jobs the results, and nil if they are larger than most; lengths are the sizes of
--- all. scores are those of the walk, of running jobs the lease ends. next is where a walk through
--- ready jobs goes on when this one has ended: lanes after ready, the other way round backward, or
--- empty. A walk through all lanes that are empty goes through ready. places are those in keyed.
--- With ids, ids is the last value. The other reply is {'lost', now}.
+-- lengths, next, places, notes}. total is the number of jobs in that state, and in a zset between
+-- from and to. looked is how many entries were looked at. ended is 1 if there are no more. values
+-- are the records, of done jobs the results, and nil if they are larger than most; lengths are the
+-- sizes of all. scores are those of the walk, of running jobs the lease ends. next is where a walk
+-- through ready jobs goes on when this one has ended: lanes after ready, the other way round
+-- backward, or empty. A walk through all lanes that are empty goes through ready. places are those
+-- in keyed. notes are as get returns them. With ids, ids is the last value. The other reply is
+-- {'lost', now}.
 -- Cost: O(log² N + look), and for ready O(N / 100) more to find the place or to skip.
 -- Uses: now place
 local pool, bucket, ready, leases, dead, done = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local attempts, errors, moved, results = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local stats, sizes, operator, lane, keyed = KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
+local notes = KEYS[16]
 local walk, backward, look, want = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local bytes, most, cut = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local from, to, begins, finished = ARGV[8], ARGV[9], ARGV[10], tonumber(ARGV[11])
@@ -211,6 +214,11 @@ end
 
 local places = #ids > 0 and most >= 0 and redis.pcall('HMGET', keyed, unpack(ids)) or {}
 places = places.err and {} or places -- one of a wrong type has none
+local fields = {}
+for i = 1, noted_any and #ids or 0 do
+  fields[i] = 'p' .. ids[i]
+end
+local said = #fields > 0 and redis.call('HMGET', notes, unpack(fields)) or {}
 
 local next = ''
 if laned_jobs and (walk == 'lanes') == (backward == '1') then
@@ -219,5 +227,5 @@ end
 
 return {
   'ok', now, total, looked, ended and looked == #entries and 1 or 0, place,
-  ids, own, values, books(attempts), books(errors), books(moved), lengths, next, places,
+  ids, own, values, books(attempts), books(errors), books(moved), lengths, next, places, said,
 }

@@ -1,9 +1,9 @@
 
 -- page_jobs: which entries of a walk are jobs in that state that are wanted, and what is read of
 -- them.
--- Gives: ids own values lengths looked read_jobs
+-- Gives: ids own values lengths looked read_jobs noted_any
 -- Expects: walk want bytes most cut begins finished failed words first at entries scores laned pool
--- Expects: bucket leases dead attempts errors results sizes lane keyed
+-- Expects: bucket leases dead attempts errors results sizes lane keyed notes
 
 -- scores_in returns the scores that the entries have in a zset.
 local function scores_in(zset)
@@ -26,6 +26,8 @@ local noted = waits and #entries > 0 and redis.call('EXISTS', keyed) == 1
   and redis.call('HMGET', keyed, unpack(entries)) or {}
 local tried = finished > 0 and #entries > 0 and redis.call('HMGET', attempts, unpack(entries)) or {}
 local logs = walk ~= 'done' and most >= 0 and redis.call('HLEN', errors) > 0
+local noted_any = walk ~= 'done' and most >= 0 and redis.pcall('HLEN', notes)
+noted_any = type(noted_any) == 'number' and noted_any > 0
 local hash, about = pool, 0
 if walk == 'done' then
   hash, about = results, 1024 -- a result is up to 1 KiB about the run, and then the record
@@ -80,6 +82,7 @@ local function read_jobs()
     local log = size > 0 and logs and redis.call('HSTRLEN', errors, id) or 0
     if size > 0 and (failed ~= '1' or log > 0) then
       local cost = log + (size <= most and size or 0)
+      cost = cost + (noted_any and redis.call('HSTRLEN', notes, 'p' .. id) or 0)
       if read > 0 and read + cost > bytes then
         break
       end
