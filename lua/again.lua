@@ -19,6 +19,7 @@
 -- KEYS[16]   lane      zset, place and ID of every ready job that has a key
 -- KEYS[17]   keyed     hash, job ID to its place in a lane
 -- KEYS[18]   next      hash, running job ID to the successor that it will have
+-- KEYS[19]   notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[2]    tick      ms, how far ahead timers look without a wake-up
 -- ARGV[3]    channel   the control channel
@@ -29,7 +30,8 @@
 --                      for runs (empty: none). Three are those of enqueue, about the new job: head
 --                      and tail of its record, and its due time. Or they are two empty ones and
 --                      acked, expired or buried: the job ends so, and the new job is its successor.
---                      If it has none, the job is left alone
+--                      If it has none, the job is left alone. With buried, the second value is the
+--                      entry for the error log, which those who wait for the job are told
 --
 -- A successor takes the place of the job that a handler asks for. At most 1,000 jobs a call. Send
 -- no more than about 1 MiB of records, new ones and those to keep, beyond those of the first job. A
@@ -43,7 +45,7 @@
 local leases, pool, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats, receipt, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local bucket, ready, sizes, idle = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
-local turn, lane, keyed, next = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
+local turn, lane, keyed, next, notes = KEYS[15], KEYS[16], KEYS[17], KEYS[18], KEYS[19]
 local number, tick, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local jobs, first = ARGV, 5
 
@@ -54,7 +56,8 @@ end
 
 local ids, where, letters = rows(leases, pool, jobs, first)
 local heirs, skip, any = {}, {}, false
-if #ids > 0 and redis.call('EXISTS', next) == 1 then
+local others = #ids > 0 and redis.call('EXISTS', next, notes, notes) or 0 -- 1: next, 2: notes
+if others % 2 == 1 then
   heirs, skip, any = heirs_of(next, ids)
 end
 for i, id in ipairs(ids) do
@@ -121,6 +124,21 @@ if #ids > 0 then
     redis.call('HDEL', keyed, unpack(ids))
   end
   local pushed = #soon + enlane(turn, lane, keyed, sizes, ready)
+  if others > 1 then
+    -- Uses: ended outcome append
+    endings(notes, pool, stats).jobs(ids, function(i, id)
+      local at = where[i]
+      if jobs[at + 3] ~= '' and not heirs[i] then
+        return 'f', string.sub(jobs[at + 3], 1, 8) -- the job that its handler asks for
+      elseif jobs[at] ~= '-1' and jobs[at + 5] ~= 'buried' then
+        return outcome_of(jobs[at + 3] == '' and jobs[at + 5] or 'acked', id, attempts,
+          jobs[at + 1])
+      end
+      local log = redis.pcall('HGET', errors, id)
+      log = type(log) == 'string' and log or ''
+      return 'd', jobs[at + 1] == '' and log or append(log, jobs[at + 1])
+    end)
+  end
   redis.call('HSET', pool, unpack(records))
   release(leases, ids)
   if redis.call('EXISTS', attempts, errors, moved) > 0 then

@@ -33,8 +33,8 @@
 -- other jobs, because the call has removed 100 entries of ready. If the limits of the topic say so,
 -- the keys of the jobs wait until somebody has dealt with them.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats errors control ring history unready expect trace place rouse free_keys
--- Uses: reseat order block unblock end_run tell_slots
+-- Uses: now receipt stats append errors control ring history unready expect trace place rouse
+-- Uses: free_keys reseat order block unblock end_run tell_slots
 local pool, bucket, ready, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, attempts, errors, moved = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local stats, runs, receipt, operator = KEYS[9], KEYS[10], KEYS[11], KEYS[12]

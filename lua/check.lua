@@ -34,9 +34,10 @@
 -- KEYS[31]  meta       hash, settings of the topic made by operators
 -- KEYS[32]  tombs      zset, closed job ID scored by when it is free again (Unix ms)
 -- KEYS[33]  next       hash, running job ID to the successor that it will have
+-- KEYS[34]  notes      hash, who waits for jobs, and what their runs have noted (see wait, note)
 -- ARGV[1]   part       a key to scan, by its name here: one of the first sixteen, turn, lane,
---                      keyed, rules, held, parked, holders, rates, blockers or all:next. Or
---                      all, for checks that need no scan
+--                      keyed, rules, held, parked, holders, rates, blockers, all:next or all:notes.
+--                      Or all, for checks that need no scan
 -- ARGV[2]   cursor     where the slice begins, 0 for the beginning. For a list: how many IDs to
 --                      skip at its tail
 -- ARGV[3]   limit      about how much work to do: a simple command counts as 1
@@ -44,16 +45,16 @@
 -- ARGV[5]   repair     1 to repair, 0 to report only
 --
 -- The findings are words. Files of the prelude say what most of them mean: check_jobs, check_lanes,
--- check_limits and check_schedules. lone_anchor is the anchor left alone in leases, and wrong_type
--- is about a key whose full name it has; the caller leaves out what needs that key. With repair, a
--- lost size of the largest record and a lost number of keys with limits are noted again, which is
--- no finding. Safe to send twice.
+-- check_limits, check_schedules and check_notes. lone_anchor is the anchor left alone in leases,
+-- and wrong_type is about a key whose full name it has; the caller leaves out what needs that key.
+-- With repair, a lost size of the largest record and a lost number of keys with limits are noted
+-- again, which is no finding. Safe to send twice.
 -- Returns {'ok', now, cursor, looked, keys, ids, whats, repaired, sizes, nowhere}. cursor is 0 at
 -- the end. Four lists describe the findings; repaired is 1 or 0. With all, sizes holds the sizes of
 -- turn, keyed, lane, the first fourteen keys, rules, held, parked, holders, rates, blockers, next,
--- ready and handoff, -1 for a wrong type. nowhere lists the IDs with a record that are in neither
--- bucket nor leases nor dead, and whose place is not in lane, so they should be in ready. For a
--- list, ids holds pages of IDs from its tail to its head, and sizes only its length. (It is a
+-- notes, ready and handoff, -1 for a wrong type. nowhere lists the IDs with a record that are in
+-- neither bucket nor leases nor dead, and whose place is not in lane, so they should be in ready.
+-- For a list, ids holds pages of IDs from its tail to its head, and sizes only its length. (It is a
 -- script because go-redis can send a plain LRANGE to a replica that lags.)
 -- Cost: O(limit × log N).
 -- Uses: now stats sizes lease measure schedule place rouse key_rule holder free_keys reseat order
@@ -67,6 +68,7 @@ local turn, lane, keyed, rules, held = KEYS[20], KEYS[21], KEYS[22], KEYS[23], K
 local minutes, hours = KEYS[25], KEYS[26]
 local parked, holders, rates = KEYS[27], KEYS[28], KEYS[29]
 local blockers, meta, tombs, next = KEYS[30], KEYS[31], KEYS[32], KEYS[33]
+local notes = KEYS[34]
 local part, cursor, repair = ARGV[1], ARGV[2], ARGV[5]
 local limit, most = tonumber(ARGV[3]), tonumber(ARGV[4])
 
@@ -135,7 +137,7 @@ local function all()
     {'HLEN', attempts}, {'HLEN', errors}, {'HLEN', moved}, {'ZCARD', done}, {'HLEN', results},
     {'HLEN', schedules}, {'ZCARD', slots}, {'ZCARD', waiting}, {'HLEN', fired}, {'HLEN', runs},
     {'HLEN', rules}, {'ZCARD', held}, {'ZCARD', parked}, {'ZCARD', holders}, {'ZCARD', rates},
-    {'ZCARD', blockers}, {'HLEN', next},
+    {'ZCARD', blockers}, {'HLEN', next}, {'HLEN', notes},
     {'LLEN', ready}, {'LLEN', handoff},
   }) do
     lengths[i] = measure(one[1], one[2])
@@ -159,7 +161,7 @@ local function all()
   return lengths
 end
 
--- Uses: check_jobs check_lanes check_limits check_schedules
+-- Uses: check_jobs check_lanes check_limits check_schedules tidy check_notes
 
 local lengths = {}
 if part == 'all' then
@@ -190,7 +192,7 @@ else
     runs = {'HSCAN', runs, 50, 2, function() rest(runs, 'HDEL') end},
     turn = {'ZSCAN', turn, 50, 1, passes},
     lane = {'ZSCAN', lane, few, 6, lanes},
-    keyed = {'HSCAN', keyed, 50, 3, notes},
+    keyed = {'HSCAN', keyed, 50, 3, seats},
     rules = {'HSCAN', rules, 50, 2, settings},
     held = {'ZSCAN', held, 50, 1, function() holds(held) end},
     parked = {'ZSCAN', parked, 50, 8, function() holds(parked) end},
@@ -198,6 +200,7 @@ else
     rates = {'ZSCAN', rates, 50, 1, tats},
     blockers = {'ZSCAN', blockers, 50, 5, blocks},
     ['all:next'] = {'HSCAN', next, few, 3, successors},
+    ['all:notes'] = {'HSCAN', notes, 10, 4, noted},
   })[part]
   scan(unpack(way))
 end

@@ -28,6 +28,7 @@
 -- KEYS[23]  blockers  zset, place and ID of every job that its key waits for (see limits)
 -- KEYS[24]  next      hash, running job ID to the successor that it will have
 -- KEYS[25]  dead      zset, job ID scored by the time of burial
+-- KEYS[26]  notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
 -- ARGV[1]   limit     most jobs to move of each kind, at most 1,000 (unpack has a stack limit)
 -- ARGV[2]   heal      1: also put back IDs in handoff, left by a server that died between wait and
 --                     take, and store some successors of jobs that an earlier release has ended
@@ -44,14 +45,14 @@
 -- there is none. due is the number of schedules with a due slot, waiting the number of those with a
 -- waiting slot. rest is wait without the slots.
 -- Cost: O(log N + limit).
--- Uses: now stats lease errors history control ring place rouse line_up reseat free_keys holder
--- Uses: order block unblock end_run close_books
+-- Uses: now stats lease append errors history control ring place rouse line_up reseat free_keys
+-- Uses: holder order block unblock end_run close_books
 local bucket, ready, leases, pool, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, handoff, stats = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local slots, waiting, runs, idle = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local turn, lane, keyed, sizes, held = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 local parked, holders, rates = KEYS[19], KEYS[20], KEYS[21]
-local meta, blockers, next, dead = KEYS[22], KEYS[23], KEYS[24], KEYS[25]
+local meta, blockers, next, dead, notes = KEYS[22], KEYS[23], KEYS[24], KEYS[25], KEYS[26]
 local limit, heal, channel, topic = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 
 -- few returns the first of some jobs whose leases ran out: those whose books a call can write in a
@@ -94,7 +95,7 @@ if lanes and type(redis.pcall('HLEN', keyed)) == 'table' then -- a wrong type: h
   lanes = redis.pcall('HEXISTS', sizes, 'number') ~= 0
 end
 if #lapsed > 0 then
-  local back, first, later, log, tally = {}, {}, {}, {}, {}
+  local back, first, later, log, tally, lost = {}, {}, {}, {}, {}, {}
   local ordered = lanes and order_of(redis.pcall('HGET', meta, 'flow'))
   if lanes then
     unhold(holders, keyed, lapsed)
@@ -117,6 +118,7 @@ if #lapsed > 0 then
       back[n], log[n] = id, entry
     else
       close_books(attempts, errors, moved, {id})
+      lost[#lost + 1] = id
     end
   end
   if lanes and #first > 0 then -- to their own places, or before all others
@@ -156,6 +158,10 @@ if #lapsed > 0 then
   end
   count(stats, 'reclaimed', reclaimed)
   count(stats, 'dropped', #lapsed - reclaimed)
+  if #lost > 0 then
+    -- Uses: ended
+    endings(notes, pool, stats).jobs(lost) -- without a record: only the notes are deleted
+  end
 end
 
 -- Jobs enter ready before they leave the bucket. An ID in both is dropped by take and promoted

@@ -1,5 +1,6 @@
 -- prune: deletes dead jobs that are too many or too old, done jobs that are past their retention,
--- and tombs that are over. It also counts jobs that must have been lost.
+-- tombs that are over, and what is left over in notes. It also counts jobs that must have been
+-- lost.
 --
 -- KEYS[1]   pool      hash, job ID to record
 -- KEYS[2]   dead      zset, job ID scored by the time of burial
@@ -22,6 +23,7 @@
 -- KEYS[19]  parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
 -- KEYS[20]  turn      zset, key of waiting jobs scored by its pass
 -- KEYS[21]  tombs     zset, closed job ID scored by when it is free again (Unix ms)
+-- KEYS[22]  notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
 -- ARGV[1]   number    number of this call in its series
 -- ARGV[2]   most      most dead jobs to keep
 -- ARGV[3]   age       ms, how long a dead job is kept
@@ -38,22 +40,23 @@
 -- removed. So are names that have been in idle for more than an hour. Keys that waited for deleted
 -- jobs get turns. Work that needs a key of a wrong type is left out. Such keys, even those for
 -- bookkeeping only, are reported here.
--- Returns {'ok', now, dead, done, missing, wrong, trimmed, more, next, freed}: how many jobs of
--- each kind this call deleted, how many leftovers of ready and how many tombs. limit of one kind
+-- Returns {'ok', now, dead, done, missing, wrong, trimmed, more, next, freed, rest}: how many jobs
+-- of each kind this call deleted, how many leftovers of ready and how many tombs. limit of one kind
 -- means ask again. more is 1 if too many or too old dead jobs are left that the call has not looked
 -- at, and next is the from to go on with. At the end of the walk both are 0, so that the next one
 -- begins anew. missing is how many more records there are than places, or how many more places in
--- bucket and dead than records; 0 in a healthy topic. wrong lists the keys of a wrong type. A
--- repeated call deletes no job and returns the same numbers of deleted jobs, more and next, so that
--- every deletion is reported and the walk goes on.
+-- bucket and dead than records; 0 in a healthy topic. wrong lists the keys of a wrong type. rest is
+-- 1 if much was left over in notes and the call has not looked at all of it: ask again. A repeated
+-- call deletes no job and returns the same numbers of deleted jobs, more and next, so that every
+-- deletion is reported and the walk goes on.
 -- Cost: O(limit × log N).
--- Uses: now receipt control ring measure census place rouse free_keys unblock
+-- Uses: now receipt control ring stats measure census place rouse free_keys unblock
 local pool, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats = KEYS[6], KEYS[7], KEYS[8]
 local bucket, leases, ready, handoff = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local sizes, receipt, idle, lane = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
 local keyed, blockers, parked, turn = KEYS[17], KEYS[18], KEYS[19], KEYS[20]
-local tombs = KEYS[21]
+local tombs, notes = KEYS[21], KEYS[22]
 local number, most, age, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local from, channel, topic = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 
@@ -67,7 +70,7 @@ local counters, noted = measure('HLEN', stats), measure('HLEN', sizes)
 local idlers, laned = measure('ZCARD', idle), measure('ZCARD', lane)
 local blocked, turns = measure('ZCARD', blockers), measure('ZCARD', turn)
 local stopped, placed = measure('ZCARD', parked), measure('HLEN', keyed)
-local shut = measure('ZCARD', tombs)
+local shut, written = measure('ZCARD', tombs), measure('HLEN', notes)
 local books = {}
 for _, book in ipairs({attempts, errors, moved}) do
   if measure('HLEN', book) >= 0 then
@@ -122,6 +125,10 @@ if not told and records >= 0 and buried > 0 then
 end
 local freed = 0
 if #old > 0 then
+  if written > 0 then
+    -- Uses: ended log_of
+    endings(notes, pool, stats).jobs(old, log_of(errors))
+  end
   redis.call('HDEL', pool, unpack(old))
   if blocked > 0 and math.min(placed, stopped, turns, laned, waits) >= 0 then
     local places = redis.call('HMGET', keyed, unpack(old))
@@ -184,6 +191,12 @@ if #free > 0 then
   redis.call('ZREM', tombs, unpack(free))
 end
 
+local rest = 0
+if written > 0 and records >= 0 and noted >= 0 then
+  -- Uses: tidy prune_notes
+  rest = prune_notes(2 * limit)
+end
+
 local missing, trimmed = 0, 0
 if math.min(records, buried, delayed, leased, waits, handed, laned) >= 0 then
   local taken = redis.call('ZCOUNT', leases, '-inf', 9999999999999)
@@ -214,9 +227,9 @@ if told then
   local gone, ended, again, rank = string.match(told, '^(%d+) (%d+) (%d+) (%d+)$')
   old, over = tonumber(gone or 0), tonumber(ended or 0)
   return {'ok', now, old, over, missing, wrong, trimmed, tonumber(again or 0), tonumber(rank or 0),
-    #free}
+    #free, rest}
 end
 if #old + #over > 0 then
   remember(receipt, number, table.concat({#old, #over, more, next_from}, ' '))
 end
-return {'ok', now, #old, #over, missing, wrong, trimmed, more, next_from, #free}
+return {'ok', now, #old, #over, missing, wrong, trimmed, more, next_from, #free, rest}

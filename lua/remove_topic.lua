@@ -36,6 +36,7 @@
 -- KEYS[34]  lags       zset, key that a limit has stopped scored by the pass that it had
 -- KEYS[35]  tombs      zset, closed job ID scored by when it is free again (Unix ms)
 -- KEYS[36]  next       hash, running job ID to the successor that it will have
+-- KEYS[37]  notes      hash, who waits for jobs, and what their runs have noted (see wait, note)
 -- ARGV[1]   number     number of this call in its series
 --
 -- Redis frees the memory of the keys in the background.
@@ -52,7 +53,7 @@ local number = ARGV[1]
 local turn, lane, keyed, rules, held = KEYS[23], KEYS[24], KEYS[25], KEYS[26], KEYS[27]
 local minutes, hours = KEYS[28], KEYS[29]
 local parked, holders, rates, blockers = KEYS[30], KEYS[31], KEYS[32], KEYS[33]
-local lags, tombs, next = KEYS[34], KEYS[35], KEYS[36]
+local lags, tombs, next, notes = KEYS[34], KEYS[35], KEYS[36], KEYS[37]
 
 local told = replay(receipt, number)
 if told then
@@ -77,7 +78,7 @@ else
   redis.call('UNLINK', bucket, ready, handoff, leases, attempts, errors, moved, dead)
   redis.call('UNLINK', meta, stats, sizes, idle, slots, waiting, fired, runs)
   redis.call('UNLINK', turn, lane, keyed, rules, held, minutes, hours)
-  redis.call('UNLINK', parked, holders, rates, blockers, lags, tombs, next)
+  redis.call('UNLINK', parked, holders, rates, blockers, lags, tombs, next, notes)
 end
 remember(receipt, number, answer)
 return {'ok', now, answer}

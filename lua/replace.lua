@@ -21,6 +21,7 @@
 -- KEYS[19]   parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
 -- KEYS[20]   holders   zset, key and ID of every running job whose key has a limit of them
 -- KEYS[21]   next      hash, running job ID to the successor that it will have
+-- KEYS[22]   notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[3]    channel   the control channel
 -- ARGV[4]    topic     the topic's name, for the control channel
@@ -58,6 +59,7 @@ do
   local attempts, errors, moved, handoff = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
   local turn, lane, keyed = KEYS[15], KEYS[16], KEYS[17]
   local blockers, parked, holders, next = KEYS[18], KEYS[19], KEYS[20], KEYS[21]
+  local notes = KEYS[22]
   local number, channel, topic = ARGV[1], ARGV[3], ARGV[4]
   local jobs, first, width = ARGV, 5, 4
 
@@ -104,7 +106,12 @@ do
       redis.call('ZCARD', blockers)
       redis.call('ZCARD', parked)
       redis.call('ZCARD', tombs)
-      local waits = redis.call('EXISTS', next) == 1 and redis.call('HEXISTS', next, '') == 0
+      local others = redis.call('EXISTS', next, notes, notes) -- 1: next, 2: notes, 3: both
+      local waits, tell = others % 2 == 1 and redis.call('HEXISTS', next, '') == 0, nil
+      if others > 1 then
+        -- Uses: ended
+        tell = endings(notes, pool, stats)
+      end
       local old, left, running, entries, searched = {}, {}, {}, {}, 0
       local ends, left_by, ended = {}, {}, {} -- of those that are running; ended: not merged
       for n, id in ipairs(taken) do
@@ -115,7 +122,7 @@ do
           or buried[n] and not leased[n]
         if how == 'l' or how == 'b' then
           if leased[n] then
-            later.follow(i)
+            later.follow(i, tell)
             live[i] = later.letters[i] and string.sub(heads[n], 1, 8) or live[i]
           elseif not buried[n] then
             local entry = waits and redis.call('HGET', next, id)
@@ -128,6 +135,14 @@ do
           old[#old + 1] = id
           left[#old] = spots[n]
           live[i], replaced.gone[i] = false, true
+          if tell then
+            local merged = later and later.letters[i]
+            local ending, heir = merged and 'f' or 'r', merged and string.sub(heads[n], 1, 8) or ''
+            tell.jobs({id}, function() return ending, heir end)
+            if waits then
+              tell.heir(id, redis.call('HGET', next, id), ending, heir)
+            end
+          end
           if not later or not later.letters[i] then
             ended[#ended + 1] = id
           end

@@ -14,6 +14,7 @@
 -- KEYS[12]   meta      hash, settings of the topic made by operators
 -- KEYS[13]   blockers  zset, place and ID of every job that its key waits for (see limits)
 -- KEYS[14]   next      hash, running job ID to the successor that it will have
+-- KEYS[15]   notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[2..]  jobs      rows (see prelude/settle.lua) of four values: delay in ms, the tally for its
 --                      entry in moved ("<spent> <snoozes> <revived>"), entry for the error log, and
@@ -25,12 +26,12 @@
 -- Returns {'ok', now, letters}: o for put back, l for lost, g for gone; no letters if all are put
 -- back. q for left for another call, because the successors have more than 1 MiB.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats lease settle errors history place reseat order block
--- Uses: keep_first put_back failures
+-- Uses: now receipt stats lease settle append errors history place reseat order block keep_first
+-- Uses: put_back failures
 local leases, bucket, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local stats, receipt, pool, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local keyed, sizes, meta, blockers = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
-local next = KEYS[14]
+local next, notes = KEYS[14], KEYS[15]
 local number, jobs, first = ARGV[1], ARGV, 2
 
 local told = replay(receipt, number)
@@ -39,10 +40,12 @@ if told then
 end
 
 local ids, where, letters = rows(leases, pool, jobs, first)
-local heirs, take_on, taken_on
-if #ids > 0 and redis.call('EXISTS', next) == 1 then
-  -- Uses: successor heirs spare inherit inherited
+local heirs, take_on, taken_on, tell
+local others = #ids > 0 and redis.call('EXISTS', next, notes, notes) or 0 -- 1: next, 2: notes
+if others % 2 == 1 then
+  -- Uses: successor heirs spare inherit inherited control ended
   take_on, taken_on = inherit, inherited
+  tell = others > 1 and endings(notes, pool, stats)
   local skip, any
   heirs, skip, any = heirs_of(next, ids)
   if any then
@@ -60,7 +63,7 @@ if #ids > 0 then
   end
   put_back(leases, bucket, moved, jobs, ids, where, dues, 'retry')
   if heirs then
-    taken_on(heirs, ids, dues, pool, moved, next, jobs, where)
+    taken_on(heirs, ids, dues, pool, moved, next, jobs, where, tell)
   end
   failures(attempts, errors, runs, jobs, ids, where, 3, 1)
 end

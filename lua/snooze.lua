@@ -11,6 +11,7 @@
 -- KEYS[9]    meta      hash, settings of the topic made by operators
 -- KEYS[10]   blockers  zset, place and ID of every job that its key waits for (see limits)
 -- KEYS[11]   next      hash, running job ID to the successor that it will have
+-- KEYS[12]   notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[2..]  jobs      rows (see prelude/settle.lua) of three values: delay in ms, the tally for
 --                      its entry in moved ("<spent> <snoozes> <revived>"), and 1 if the server
@@ -25,7 +26,7 @@
 -- Uses: now receipt stats lease settle place reseat order block keep_first put_back
 local leases, bucket, moved = KEYS[1], KEYS[2], KEYS[3]
 local stats, receipt, pool, keyed, sizes = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local meta, blockers, next = KEYS[9], KEYS[10], KEYS[11]
+local meta, blockers, next, notes = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local number, jobs, first = ARGV[1], ARGV, 2
 
 local told = replay(receipt, number)
@@ -34,10 +35,12 @@ if told then
 end
 
 local ids, where, letters = rows(leases, pool, jobs, first)
-local heirs, take_on, taken_on
-if #ids > 0 and redis.call('EXISTS', next) == 1 then
-  -- Uses: successor heirs spare inherit inherited
+local heirs, take_on, taken_on, tell
+local also = #ids > 0 and redis.call('EXISTS', next, notes, notes) or 0 -- 1: next, 2: notes
+if also % 2 == 1 then
+  -- Uses: successor heirs spare inherit inherited control ended
   take_on, taken_on = inherit, inherited
+  tell = also > 1 and endings(notes, pool, stats)
   local skip, any
   heirs, skip, any = heirs_of(next, ids)
   if any then
@@ -71,7 +74,7 @@ if #ids > 0 then
   end
   put_back(leases, bucket, moved, jobs, ids, where, dues, 'snooze')
   if heirs then
-    taken_on(heirs, ids, dues, pool, moved, next, jobs, where)
+    taken_on(heirs, ids, dues, pool, moved, next, jobs, where, tell)
   end
   for n, id in ipairs(later) do
     local rest = string.match(entries[n] or '', '^%d+( .*)$')

@@ -1,7 +1,7 @@
 -- survey: finds the topics for which a call of prune is not in vain. Writes nothing.
 --
--- KEYS[1..]  keys  pool, bucket, leases, ready, handoff, dead, done, idle, results, lane, tombs of
---                  each topic
+-- KEYS[1..]  keys  pool, bucket, leases, ready, handoff, dead, done, idle, results, lane, tombs,
+--                  notes of each topic
 -- ARGV[1]    most  most dead jobs to keep
 -- ARGV[2]    age   ms, how long a dead job is kept
 -- ARGV[3..]  list  if there are no KEYS: the same names
@@ -9,10 +9,10 @@
 -- At most 200 topics. For a list see watch.
 --
 -- prune has something to do or to report if a dead job is too old or one too many, if a done job is
--- past its retention, if a tomb is over, if there are more or fewer records than places, if ready
--- is far longer than its number of jobs, if a name has been in idle for more than an hour, or if
--- one of these keys is of a wrong type. The keys of prune that are not read here need a prune now
--- and then.
+-- past its retention, if a tomb is over, if there are notes, if there are more or fewer records
+-- than places, if ready is far longer than its number of jobs, if a name has been in idle for more
+-- than an hour, or if one of these keys is of a wrong type. The keys of prune that are not read
+-- here need a prune now and then.
 --
 -- Returns {'ok', now, marks}: one character for each topic, x if prune has something to do, - if
 -- not, m if the topic is of another node.
@@ -31,10 +31,11 @@ local function due(zset, till)
 end
 
 local marks = {}
-for i = first, #list, 11 do
+for i = first, #list, 12 do
   local pool, bucket, leases, ready = list[i], list[i + 1], list[i + 2], list[i + 3]
   local handoff, dead, done = list[i + 4], list[i + 5], list[i + 6]
   local idle, results, lane, tombs = list[i + 7], list[i + 8], list[i + 9], list[i + 10]
+  local notes = list[i + 11]
   local mark = '-'
   local there =
     redis.pcall('EXISTS', pool, bucket, leases, ready, handoff, dead, done, results, lane)
@@ -43,7 +44,7 @@ for i = first, #list, 11 do
       return there
     end
     mark = 'm'
-  elseif due(idle, now - wait_most) or due(tombs, now) then
+  elseif due(idle, now - wait_most) or due(tombs, now) or redis.pcall('EXISTS', notes) ~= 0 then
     mark = 'x'
   elseif there > 0 then
     local sizes = {

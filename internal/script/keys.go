@@ -144,7 +144,7 @@ func (k *Keys) Checked() []string {
 	return []string{
 		k.Turn, k.Keyed, k.Lane, k.Pool, k.Bucket, k.Leases, k.Dead, k.Attempts, k.Errors, k.Moved, k.Done, k.Results,
 		k.Schedules, k.Slots, k.Waiting, k.Fired, k.Runs, k.Rules, k.Held, k.Parked,
-		k.Holders, k.Rates, k.Blockers, k.Next,
+		k.Holders, k.Rates, k.Blockers, k.Next, k.Notes,
 	}
 }
 

@@ -46,10 +46,10 @@ func (s *Server) surveyLoop(ctx context.Context) {
 
 // survey is one call of the survey script.
 func (s *Server) survey(ctx context.Context, n *Node, some []watched) error {
-	keys := make([]any, 0, 11*len(some))
+	keys := make([]any, 0, 12*len(some))
 	for _, one := range some {
 		k := one.topic.Keys
-		keys = append(keys, k.Pool, k.Bucket, k.Leases, k.Ready, k.Handoff, k.Dead, k.Done, k.Idle, k.Results, k.Lane, k.Tombs)
+		keys = append(keys, k.Pool, k.Bucket, k.Leases, k.Ready, k.Handoff, k.Dead, k.Done, k.Idle, k.Results, k.Lane, k.Tombs, k.Notes)
 	}
 	r, err := s.askNode(ctx, n, script.Survey, keys, s.Config.DeadCount, s.Config.DeadAge.Milliseconds())
 	marks := r.Text(2)
@@ -146,7 +146,7 @@ func (t *Topic) prune(ctx context.Context) (dead int, full bool, err error) {
 	if dead+done > 0 {
 		t.outside(t.Loops.promote, func() { t.Server.Config.Observer.Pruned(k.Topic, dead, done) })
 	}
-	full = max(dead, done, int(r.Number(6)), int(r.Number(9))) >= PruneLimit
+	full = max(dead, done, int(r.Number(6)), int(r.Number(9))) >= PruneLimit || r.Number(10) == 1
 	if err == nil {
 		p.from = r.Number(8)
 		full = p.goesOn(dead, r.Number(7) == 1) || full

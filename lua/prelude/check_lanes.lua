@@ -1,6 +1,6 @@
 
 -- check_lanes: finds what is wrong with the lanes of keys, their turns and their blockers.
--- Gives: passes notes lanes blocks
+-- Gives: passes seats lanes blocks
 -- Expects: key_of of_record offer rouse unblock part found entries read pool bucket leases dead
 -- Expects: ready turn lane keyed held parked blockers
 --
@@ -20,9 +20,9 @@ local function passes()
   end
 end
 
--- notes finds places of no job. Whether a place is that of the present job is checked with the
+-- seats finds places of no job. Whether a place is that of the present job is checked with the
 -- records.
-local function notes()
+local function seats()
   for i = 1, #entries, 2 do
     local id, place = entries[i], entries[i + 1]
     local what = not key_of(place) and 'unreadable'

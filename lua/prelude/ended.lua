@@ -4,9 +4,9 @@
 -- Gives: endings
 -- Expects: now nudge count
 
--- endings returns what does that in a topic. said is the key notes, records the key pool, and tally
--- the key stats. With pcall: it never decides the fate of a job.
-local function endings(said, records, tally)
+-- endings returns what does that in a topic. said is the key notes, stored the key pool, and
+-- totals the key stats. With pcall: it never decides the fate of a job.
+local function endings(said, stored, totals)
   local prefix, name_of_topic = string.match(said, '^(.-):{(.-)}:')
   local saved = 2000 -- how many saved results a call deletes at most; prune deletes the others
   local of = {}
@@ -18,12 +18,12 @@ local function endings(said, records, tally)
   function of.tell(id, waiters, nonce, letter, rest)
     local names, left, at = {}, '', 1
     while true do
-      local size, from = string.match(waiters, '^(%d+):()', at)
+      local size, start = string.match(waiters, '^(%d+):()', at)
       if not size then
         break
       end
-      at = from + size
-      local entry = string.sub(waiters, from, at - 1)
+      at = start + size
+      local entry = string.sub(waiters, start, at - 1)
       if string.sub(entry, 1, 8) == nonce then
         names[#names + 1] = string.sub(entry, 22)
         entry = letter == 'f' and rest .. string.sub(entry, 9) or nil
@@ -42,7 +42,7 @@ local function endings(said, records, tally)
       for _, name in ipairs(names) do
         nudge(prefix .. ':control:' .. name, 'look', name_of_topic, 0, id)
       end
-      count(tally, 'awaited', #names)
+      count(totals, 'awaited', #names)
     end
   end
 
@@ -70,7 +70,7 @@ local function endings(said, records, tally)
     local found = redis.pcall('HMGET', said, unpack(fields))
     for i, id in ipairs(found.err and {} or list) do
       local waiters, note = found[2 * i - 1], found[2 * i]
-      local record = waiters and redis.pcall('HGET', records, id)
+      local record = waiters and redis.pcall('HGET', stored, id)
       if type(record) == 'string' then
         local letter, rest = how, ''
         if type(how) == 'function' then
@@ -86,10 +86,10 @@ local function endings(said, records, tally)
 
   -- of.heir is of.tell for a successor that waits in next, by its entry there.
   function of.heir(id, entry, letter, rest)
-    local from = string.match(entry or '', '^%d+ %a%S* ()')
-    local waiters = from and redis.pcall('HGET', said, 'w' .. id)
+    local start = string.match(entry or '', '^%d+ %a%S* ()')
+    local waiters = start and redis.pcall('HGET', said, 'w' .. id)
     if type(waiters) == 'string' then
-      of.tell(id, waiters, string.sub(entry, from, from + 7), letter, rest or '')
+      of.tell(id, waiters, string.sub(entry, start, start + 7), letter, rest or '')
     end
   end
   return of

@@ -27,6 +27,7 @@ end
 -- merging returns what is done about such jobs of a call. letters has S, R or U at the index of a
 -- job whose record a job of that state takes. blocks has the places of those that their keys wait
 -- for. follow notes the successor of a running job, and take_over what becomes of a waiting one.
+-- tell (see endings; nil: nobody) is told of a successor that gives way.
 local function merging(ids, jobs, first, width, next, sizes, stats, moved, keyed, blockers, pool)
   local later = {letters = {}, blocks = {}}
   local dues, whys, tallies = {}, {}, {}
@@ -39,11 +40,12 @@ local function merging(ids, jobs, first, width, next, sizes, stats, moved, keyed
     return due, ends and due >= ends
   end
 
-  later.follow = function(i)
+  later.follow = function(i, tell)
     local at = first + (i - 1) * width
     local id, head, tail = jobs[at], jobs[at + 1], jobs[at + 2]
     local letter, due, longest, ends, rest = own_terms(jobs[at + 3])
-    local known, why, record = successor_of(redis.call('HGET', next, id))
+    local entry = redis.call('HGET', next, id)
+    local known, why, record = successor_of(entry)
     if record and string.sub(record, 1, 8) == string.sub(head, 1, 8) then -- of this very call
       due = known
     else
@@ -59,6 +61,9 @@ local function merging(ids, jobs, first, width, next, sizes, stats, moved, keyed
       local enqueued = '\173' .. string.format('%013.0f', now)
       record = tail == '' and whole(head, now, enqueued) or head .. enqueued .. tail
       sized(sizes, #record)
+      if tell and known then
+        tell.heir(id, entry, 'f', string.sub(head, 1, 8))
+      end
       local has_moved = redis.pcall('HEXISTS', moved, id) == 1
       touch(moved, {id}, {has_moved and '' or given_due(pool, id)}) -- whoever cancels both sees it
       redis.call('HSET', next, id, string.format('%.0f ', due) .. why .. ' ' .. record)

@@ -1,0 +1,31 @@
+
+-- prune_notes: deletes what is left over in notes.
+-- Gives: prune_notes
+-- Expects: left_over notes pool sizes
+
+-- prune_notes looks at about so many fields, and reads about 1 MiB of them. It goes on behind them
+-- in the next call. It returns 1 if much was left over and there is more, else 0.
+local function prune_notes(fields)
+  redis.call('HDEL', notes, '') -- after a deletion, the script can write at maxmemory
+  local cursor = redis.call('HGET', sizes, 'notes')
+  cursor = string.match(cursor or '', '^%d+$') or '0'
+  local looked, bytes, read, deleted = 0, 0, 0, 0
+  repeat
+    local page = redis.call('HSCAN', notes, cursor, 'COUNT', 10)
+    cursor = page[1]
+    for i = 1, #page[2], 2 do
+      local field, value = page[2][i], page[2][i + 1]
+      local left, _, size = left_over(notes, pool, field, value, read)
+      looked, bytes, read = looked + 1, bytes + #value, read + (size or 0)
+      if left then
+        deleted = deleted + redis.call('HDEL', notes, field)
+      end
+    end
+  until cursor == '0' or looked >= fields or bytes + read > 1048576
+  if cursor == '0' then
+    redis.call('HDEL', sizes, 'notes')
+  else
+    redis.call('HSET', sizes, 'notes', cursor)
+  end
+  return cursor ~= '0' and deleted * 4 >= looked and 1 or 0
+end
