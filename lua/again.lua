@@ -40,8 +40,8 @@
 -- for done, and the successor was enqueued instead of the job that the handler asks for. q for left
 -- for another call, because the job has no successor, or the successors have more than 1 MiB.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats sizes terms lease settle retain control wake ring history place rouse key
--- Uses: close_books successor heirs spare
+-- Uses: now receipt stats sizes terms lease owns settle retain control wake ring history place
+-- Uses: rouse key close_books successor heirs spare
 local leases, pool, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats, receipt, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local bucket, ready, sizes, idle = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
@@ -125,8 +125,8 @@ if #ids > 0 then
   end
   local pushed = #soon + enlane(turn, lane, keyed, sizes, ready)
   if others > 1 then
-    -- Uses: ended outcome append
-    endings(notes, pool, stats).jobs(ids, function(i, id)
+    -- Uses: look ended outcome append
+    endings(notes, pool, stats, look).jobs(ids, function(i, id)
       local at = where[i]
       if jobs[at + 3] ~= '' and not heirs[i] then
         return 'f', string.sub(jobs[at + 3], 1, 8) -- the job that its handler asks for

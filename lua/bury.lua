@@ -24,8 +24,8 @@
 -- Returns {'ok', now, letters}: o for buried, l for lost, g for gone; no letters if all are buried.
 -- q for left alone, because the job has a successor: again ends it.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats lease settle append errors history place reseat order block keep_first
--- Uses: failures
+-- Uses: now receipt stats lease owns settle append errors history place reseat order block
+-- Uses: keep_first failures
 local leases, dead, attempts, errors = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats, receipt, pool, runs = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local keyed, sizes, meta, blockers = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
@@ -55,8 +55,8 @@ if #ids > 0 then
   release(leases, ids)
   failures(attempts, errors, runs, jobs, ids, where, 2)
   if others > 1 then
-    -- Uses: control ended log_of
-    endings(notes, pool, stats).jobs(ids, log_of(errors), true)
+    -- Uses: control look ended log_of
+    endings(notes, pool, stats, look).jobs(ids, log_of(errors), true)
   end
 end
 count(stats, 'buried', #ids)

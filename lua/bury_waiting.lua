@@ -134,12 +134,12 @@ if #books > 0 then
     end
   end
   if others > 1 then
-    -- Uses: ended log_of
+    -- Uses: look ended log_of
     local some = {}
     for n, i in ipairs(books) do
       some[n] = ids[i]
     end
-    endings(notes, pool, stats).jobs(some, log_of(errors), true)
+    endings(notes, pool, stats, look).jobs(some, log_of(errors), true)
   end
 end
 tell_slots(channel, topic, over)

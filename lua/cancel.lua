@@ -39,7 +39,7 @@
 -- too if there is no such job.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats lease control ring history unready expect place rouse free_keys unblock
--- Uses: end_run close_books holder straggler ended withdraw tell_slots
+-- Uses: end_run close_books holder straggler look ended withdraw tell_slots
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, stats = KEYS[6], KEYS[7], KEYS[8]
 local receipt, runs, ready, lane, keyed = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]

@@ -11,7 +11,7 @@
 -- lost (another server may have it). {'late', now} if the new end is not in the future. At most
 -- 1,000 jobs a call.
 -- Cost: O(jobs × log N).
--- Uses: now settle
+-- Uses: now owns
 local leases, pool = KEYS[1], KEYS[2]
 local ending = ARGV[1]
 local jobs, first, width = ARGV, 2, 2

@@ -31,7 +31,7 @@
 -- Returns {'ok', now, letters}: o for given back, l for lost, g for gone; no letters if all are
 -- given back.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats lease settle control ring hold trace place rouse line_up hold_key
+-- Uses: now receipt stats lease owns settle control ring hold trace place rouse line_up hold_key
 -- Uses: reseat order block holder straggler
 local leases, ready, stats = KEYS[1], KEYS[2], KEYS[3]
 local receipt, pool, idle, meta = KEYS[4], KEYS[5], KEYS[6], KEYS[7]

@@ -12,14 +12,13 @@
 -- Returns {'ok', now, letters}: one letter a job, o for noted, l for left alone because the lease
 -- is lost, v for left alone because the job has noted a hundred steps already.
 -- Cost: O(jobs × log N).
--- Uses: now settle control
+-- Uses: now owns control look
 local leases, notes = KEYS[1], KEYS[2]
 local jobs, first, width = ARGV, 1, 6
 
-local channel, topic = string.match(notes, '^(.-):{(.-)}:')
 local letters = {}
 
--- names_of reads the steps of a note, and returns the set of their names, their number, and the
+-- parts_of reads the steps of a note, and returns the set of their names, their number, and the
 -- note without what follows the text.
 local function parts_of(note)
   local names, n, front = {}, -1, note
@@ -39,17 +38,17 @@ local function parts_of(note)
   return names, math.max(n, 0), string.sub(note, #front + 1)
 end
 
--- tell sends a message to those who wait for a job.
-local function tell(id, nonce)
-  local waiters, at = redis.call('HGET', notes, 'w' .. id) or '', 1
+-- waiting returns the names of those who wait for a job.
+local function waiting(id, nonce)
+  local waiters, at, list = redis.call('HGET', notes, 'w' .. id) or '', 1, {}
   while true do
     local size, from = string.match(waiters, '^(%d+):()', at)
     if not size then
-      return
+      return list
     end
     at = from + size
     if string.sub(waiters, from, from + 7) == nonce then
-      nudge(channel .. ':control:' .. string.sub(waiters, from + 21, at - 1), 'look', topic, 0, id)
+      list[#list + 1] = string.sub(waiters, from + 21, at - 1)
     end
   end
 end
@@ -87,7 +86,7 @@ for at = first, #jobs, width do
     end
     redis.call('HSET', notes, field, head .. listed)
     if progress ~= '' then
-      tell(id, nonce)
+      look(notes, waiting(id, nonce), id)
     end
   end
   letters[#letters + 1] = letter

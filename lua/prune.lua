@@ -126,8 +126,8 @@ end
 local freed = 0
 if #old > 0 then
   if written > 0 then
-    -- Uses: ended log_of
-    endings(notes, pool, stats).jobs(old, log_of(errors))
+    -- Uses: look ended log_of
+    endings(notes, pool, stats, look).jobs(old, log_of(errors))
   end
   redis.call('HDEL', pool, unpack(old))
   if blocked > 0 and math.min(placed, stopped, turns, laned, waits) >= 0 then

@@ -13,26 +13,27 @@
 -- Cost: O(names).
 -- Uses: now
 local notes = KEYS[1]
-local id, nonce, bytes, first = ARGV[1], ARGV[2], tonumber(ARGV[3]), 4
+local id, nonce, bytes = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local names, first = ARGV, 4
 
-local note, names = redis.call('HGET', notes, 'p' .. id) or '', {}
+local note, asked = redis.call('HGET', notes, 'p' .. id) or '', {}
 if string.sub(note, 1, 8) ~= nonce then
   return {'ok', now, '', {}}
 end
-for i = first, #ARGV do
-  names[#names + 1] = ARGV[i]
+for i = first, #names do
+  asked[#asked + 1] = names[i]
 end
-if #names == 0 then
+if #asked == 0 then
   local size, at = string.match(note, '^%d+ %d+ %d+ (%d+):()', 10)
   while size do
     size, at = string.match(note, '^(%d+):()', at + size)
     if size then
-      names[#names + 1] = string.sub(note, at, at + size - 1)
+      asked[#asked + 1] = string.sub(note, at, at + size - 1)
     end
   end
 end
 local results, size = {}, 0
-for i, name in ipairs(names) do
+for i, name in ipairs(asked) do
   local field = 's' .. #id .. ':' .. id .. nonce .. name
   size = size + redis.call('HSTRLEN', notes, field)
   if i > 1 and size > bytes then

@@ -109,8 +109,8 @@ do
       local others = redis.call('EXISTS', next, notes, notes) -- 1: next, 2: notes, 3: both
       local waits, tell = others % 2 == 1 and redis.call('HEXISTS', next, '') == 0, nil
       if others > 1 then
-        -- Uses: ended
-        tell = endings(notes, pool, stats)
+        -- Uses: look ended
+        tell = endings(notes, pool, stats, look)
       end
       local old, left, running, entries, searched = {}, {}, {}, {}, 0
       local ends, left_by, ended = {}, {}, {} -- of those that are running; ended: not merged

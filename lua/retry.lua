@@ -26,8 +26,8 @@
 -- Returns {'ok', now, letters}: o for put back, l for lost, g for gone; no letters if all are put
 -- back. q for left for another call, because the successors have more than 1 MiB.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats lease settle append errors history place reseat order block keep_first
--- Uses: put_back failures
+-- Uses: now receipt stats lease owns settle append errors history place reseat order block
+-- Uses: keep_first put_back failures
 local leases, bucket, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local stats, receipt, pool, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local keyed, sizes, meta, blockers = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
@@ -43,7 +43,7 @@ local ids, where, letters = rows(leases, pool, jobs, first)
 local heirs, take_on, taken_on, tell
 local others = #ids > 0 and redis.call('EXISTS', next, notes, notes) or 0 -- 1: next, 2: notes
 if others % 2 == 1 then
-  -- Uses: successor heirs spare inherit inherited control ended
+  -- Uses: successor heirs spare inherit inherited ended
   take_on, taken_on = inherit, inherited
   tell = others > 1 and endings(notes, pool, stats)
   local skip, any

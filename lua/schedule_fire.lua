@@ -56,7 +56,7 @@
 -- schedules with a waiting slot; and four lists of the schedules that were read.
 -- Cost: O((schedules + jobs) × log N).
 -- Uses: now stats sizes lease control ring schedule history unready expect place rouse free_keys
--- Uses: unblock end_run close_books holder straggler ended withdraw key
+-- Uses: unblock end_run close_books holder straggler look ended withdraw key
 local slots, waiting, fired, runs = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local pool, bucket, ready, leases, dead = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local attempts, errors, moved = KEYS[10], KEYS[11], KEYS[12]

@@ -37,7 +37,7 @@
 -- all but the end of a large payload, or none and '' if there is no such schedule.
 -- Cost: O(log N).
 -- Uses: now receipt retold stats lease control ring schedule history unready expect place rouse
--- Uses: free_keys unblock end_run close_books holder straggler ended
+-- Uses: free_keys unblock end_run close_books holder straggler look ended
 -- Uses: withdraw
 local schedules, slots, waiting = KEYS[1], KEYS[2], KEYS[3]
 local fired, runs, receipt = KEYS[4], KEYS[5], KEYS[6]

@@ -23,7 +23,7 @@
 -- Returns {'ok', now, letters}: o for put back, l for lost, g for gone; no letters if all are put
 -- back. q for left for another call, because the successors have more than 1 MiB.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats lease settle place reseat order block keep_first put_back
+-- Uses: now receipt stats lease owns settle place reseat order block keep_first put_back
 local leases, bucket, moved = KEYS[1], KEYS[2], KEYS[3]
 local stats, receipt, pool, keyed, sizes = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local meta, blockers, next, notes = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
@@ -38,7 +38,7 @@ local ids, where, letters = rows(leases, pool, jobs, first)
 local heirs, take_on, taken_on, tell
 local also = #ids > 0 and redis.call('EXISTS', next, notes, notes) or 0 -- 1: next, 2: notes
 if also % 2 == 1 then
-  -- Uses: successor heirs spare inherit inherited control ended
+  -- Uses: successor heirs spare inherit inherited ended
   take_on, taken_on = inherit, inherited
   tell = also > 1 and endings(notes, pool, stats)
   local skip, any

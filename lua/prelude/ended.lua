@@ -2,12 +2,12 @@
 -- ended: tells those who wait for jobs how these have ended (see wait), and deletes what the runs
 -- of jobs have noted (see note).
 -- Gives: endings
--- Expects: now nudge count
+-- Expects: now count
 
--- endings returns what does that in a topic. said is the key notes, stored the key pool, and
--- totals the key stats. With pcall: it never decides the fate of a job.
-local function endings(said, stored, totals)
-  local prefix, name_of_topic = string.match(said, '^(.-):{(.-)}:')
+-- endings returns what does that in a topic. said is the key notes, stored the key pool, and totals
+-- the key stats. send is look, or nil where no job ends but as another one, with the letter f. With
+-- pcall: it never decides the fate of a job.
+local function endings(said, stored, totals, send)
   local saved = 2000 -- how many saved results a call deletes at most; prune deletes the others
   local of = {}
   redis.pcall('HDEL', said, '') -- after a deletion, the script can write at maxmemory
@@ -15,7 +15,7 @@ local function endings(said, stored, totals)
   -- of.tell tells those who wait for the incarnation of a job with a nonce: those are the waiters
   -- that have it. rest follows the letter of the outcome. After f, it is the nonce of the
   -- incarnation that goes on, for which they wait from now on.
-  function of.tell(id, waiters, nonce, letter, rest)
+  of.tell = function(id, waiters, nonce, kind, rest)
     local names, left, at = {}, '', 1
     while true do
       local size, start = string.match(waiters, '^(%d+):()', at)
@@ -26,11 +26,11 @@ local function endings(said, stored, totals)
       local entry = string.sub(waiters, start, at - 1)
       if string.sub(entry, 1, 8) == nonce then
         names[#names + 1] = string.sub(entry, 22)
-        entry = letter == 'f' and rest .. string.sub(entry, 9) or nil
+        entry = kind == 'f' and rest .. string.sub(entry, 9) or nil
       end
       left = left .. (entry and #entry .. ':' .. entry or '')
     end
-    local outcome = letter .. string.format(' %.0f ', now) .. rest
+    local outcome = kind .. string.format(' %.0f ', now) .. rest
     if #names == 0 or type(redis.pcall('HSET', said, 'e' .. nonce, outcome)) == 'table' then
       return
     elseif left == '' then
@@ -38,16 +38,14 @@ local function endings(said, stored, totals)
     else
       redis.pcall('HSET', said, 'w' .. id, left)
     end
-    if letter ~= 'f' then
-      for _, name in ipairs(names) do
-        nudge(prefix .. ':control:' .. name, 'look', name_of_topic, 0, id)
-      end
+    if kind ~= 'f' then
+      send(said, names, id)
       count(totals, 'awaited', #names)
     end
   end
 
   -- of.erase deletes the note of a job, and the results that the steps in it have saved.
-  function of.erase(id, note)
+  of.erase = function(id, note)
     local fields, front = {'p' .. id}, 's' .. #id .. ':' .. id .. string.sub(note, 1, 8)
     local size, at = string.match(note, '^%d+ %d+ %d+ (%d+):()', 10)
     while size and saved > 0 do
@@ -62,7 +60,7 @@ local function endings(said, stored, totals)
   -- of.jobs does both for jobs whose records are still in pool. how is the letter of their outcome,
   -- or a function that returns it, and what follows it, for the index of a job. Jobs that stay keep
   -- their notes.
-  function of.jobs(list, how, stay)
+  of.jobs = function(list, how, stay)
     local fields = {}
     for i, id in ipairs(list) do
       fields[2 * i - 1], fields[2 * i] = 'w' .. id, 'p' .. id
@@ -72,11 +70,11 @@ local function endings(said, stored, totals)
       local waiters, note = found[2 * i - 1], found[2 * i]
       local record = waiters and redis.pcall('HGET', stored, id)
       if type(record) == 'string' then
-        local letter, rest = how, ''
+        local kind, rest = how, ''
         if type(how) == 'function' then
-          letter, rest = how(i, id)
+          kind, rest = how(i, id)
         end
-        of.tell(id, waiters, string.sub(record, 1, 8), letter, rest or '')
+        of.tell(id, waiters, string.sub(record, 1, 8), kind, rest or '')
       end
       if note and not stay then
         of.erase(id, note)
@@ -85,11 +83,11 @@ local function endings(said, stored, totals)
   end
 
   -- of.heir is of.tell for a successor that waits in next, by its entry there.
-  function of.heir(id, entry, letter, rest)
+  of.heir = function(id, entry, kind, rest)
     local start = string.match(entry or '', '^%d+ %a%S* ()')
     local waiters = start and redis.pcall('HGET', said, 'w' .. id)
     if type(waiters) == 'string' then
-      of.tell(id, waiters, string.sub(entry, start, start + 7), letter, rest or '')
+      of.tell(id, waiters, string.sub(entry, start, start + 7), kind, rest or '')
     end
   end
   return of

@@ -1,21 +1,6 @@
 
--- Gives: owns together rows
-
--- owns reports whether a lease that ends at score (a string, or false if there is none) is the one
--- that fence names. A fence is one lease end, or several separated by spaces while extensions are
--- unconfirmed. Ends are compared as numbers, because releases of Redis write different numbers of
--- digits.
-local function owns(score, fence)
-  if not score or score == fence then
-    return score ~= false
-  end
-  for lease_end in string.gmatch(fence, '%S+') do
-    if tonumber(lease_end) == tonumber(score) then
-      return true
-    end
-  end
-  return false
-end
+-- Gives: together rows
+-- Expects: owns
 
 -- together returns the set of IDs whose leases end at fence, for a group of that many jobs. It
 -- returns nil if single look-ups are cheaper: for few jobs, several fences, or many other leases

@@ -1,6 +1,7 @@
 
 -- Gives: withdraw
--- Expects: unready_most expected release nudge unready unblock close_books end_run straggle endings
+-- Expects: unready_most expected release nudge unready unblock close_books end_run straggle look
+-- Expects: endings
 
 -- withdraw removes jobs in any state and their successors, and notifies the servers that run them.
 -- An ID deep in ready stays there: take drops an ID without a record. wants has how the caller
@@ -19,7 +20,7 @@ local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, lea
   if lanes then
     local others = redis.call('EXISTS', next, notes, notes) -- 1: next, 2: notes, 3: both
     waits = others % 2 == 1 and redis.call('HEXISTS', next, '') == 0
-    tell = others > 1 and endings(notes, pool, stats)
+    tell = others > 1 and endings(notes, pool, stats, look)
     lanes = redis.call('EXISTS', keyed) == 1
   end
   local places = lanes and redis.call('HMGET', keyed, unpack(ids)) or {}
