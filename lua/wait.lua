@@ -18,10 +18,11 @@
 -- look with +, is gone. Safe to send twice.
 -- Returns {'ok', now, answers}. answers has one text for each of the first jobs, at least one; the
 -- others are too large for the same call. l, nonce, state (s for scheduled, r for ready, u for
--- running) and note: the job lives, and the client is registered. v instead of l: it is not, and
--- asks again. e, nonce and outcome: it has ended. h: another job has the ID. p: no job has the ID,
--- and the end of one with the nonce is not known. After both the client is registered too. g: there
--- is no such job, and no nonce was given. Empty after -.
+-- running) and note: the job lives, and the client is registered, if it asked for that. v instead
+-- of l: eight others are, or Redis has no memory left. Then it asks again. e, nonce and outcome: it
+-- has ended. h: another job has the ID. p: no job has the ID, and the end of one with the nonce is
+-- not known. After both the client is registered too. g: there is no such job, and no nonce was
+-- given. Empty after -.
 -- Cost: O(jobs).
 -- Uses: now successor wait
 local notes, pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]

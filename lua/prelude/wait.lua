@@ -4,7 +4,8 @@
 
 -- register notes in notes that a client waits for the incarnation of a job with a nonce, or that it
 -- leaves: without a nonce, all of that job. A registration is written anew when it is 20 s old, and
--- is gone when it is 60 s old. It returns false if eight others wait, or if Redis refuses to write.
+-- is gone when it is 60 s old. It returns false if eight others wait, or if Redis has no memory
+-- left.
 local function register(notes, id, nonce, name, leaves)
   local waiters, at = redis.call('HGET', notes, 'w' .. id) or '', 1
   local left, others, fresh = '', 0, false
@@ -33,13 +34,14 @@ local function register(notes, id, nonce, name, leaves)
     local entry = nonce .. string.format('%013.0f', now) .. name
     left = left .. #entry .. ':' .. entry
   end
-  local written
   if left == waiters then
     return true
   elseif left == '' then
-    written = redis.pcall('HDEL', notes, 'w' .. id)
-  else
-    written = redis.pcall('HSET', notes, 'w' .. id, left)
+    return redis.call('HDEL', notes, 'w' .. id) == 1
   end
-  return type(written) ~= 'table'
+  local written = redis.pcall('HSET', notes, 'w' .. id, left)
+  if type(written) ~= 'table' then
+    return true
+  end
+  return not string.find(written.err, 'OOM', 1, true) and redis.call('HSET', notes, 'w' .. id, left)
 end
