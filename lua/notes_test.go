@@ -1,47 +1,234 @@
 package lua_test
 
 import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/hand"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/settle"
 )
 
-func TestWaitersAreToldOfEnds(t *testing.T) {
-	eachHand(t, func(t *testing.T, h *Hand) {
-		h.Put("+0", "a")
-		answer := h.Wait("me", "a", "", hand.Register)
-		require.Regexp(t, `^(?s)l.{8}r$`, answer)
-		nonce := answer[1:9]
-		held := h.TakeOne("a")
-		require.Equal(t, nonce, held.Nonce())
-		require.Equal(t, "oo", h.Note(held, hand.Note{Progress: "1 2 half"}, hand.Note{Step: "charge", Result: "42"}))
-		r, err := h.TryRecall(held, 1000)
-		require.NoError(t, err)
-		require.Equal(t, "42", r.List(3).Text(0))
-		heard := h.RDB.Subscribe(t.Context(), h.Prefix()+":control:me")
-		defer heard.Close()
-		_, err = heard.Receive(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, "o", h.Ack(held))
-		require.Equal(t, "look 0 5 topica", (<-heard.Channel()).Payload)
-		answer = h.Wait("me", "a", nonce, hand.Register)
-		require.Regexp(t, `^(?s)e.{8}o \d{13} \d+:\{"attempt":1,"end":\d+}$`, answer)
-		require.Len(t, redistest.Dump(t, h.RDB, h.Prefix())[h.Keys.Notes], 1)
+// An ear is a client that waits for jobs, and hears the messages to it.
+type ear struct {
+	h    *Hand
+	name string
+	bell *bell
+}
 
-		h.Put("+60000", "b")
-		nonce = h.Wait("me", "b", "", hand.Register)[1:9]
-		r, err = h.TryCancel("b")
-		require.NoError(t, err)
-		require.Equal(t, "s", r.Text(2))
-		require.Equal(t, "ec", h.Wait("me", "b", nonce, hand.Register)[:1]+h.Wait("me", "b", nonce, hand.Register)[9:10])
+func (h *Hand) ear(name string) *ear { return &ear{h, name, h.listen(name)} }
 
-		h.Put("+0", "c")
-		nonce = h.Wait("me", "c", "", hand.Register)[1:9]
-		require.Equal(t, "o", h.Bury(h.Take(1, time.Minute)[0]))
-		require.Regexp(t, `^(?s)e.{8}d \d{13} \d+:\{`, h.Wait("me", "c", nonce, hand.Register))
+// heard returns the IDs of the messages that have come until now.
+func (e *ear) heard() (ids []string) {
+	e.h.T.Helper()
+	for _, text := range e.bell.heard() {
+		id, ok := strings.CutPrefix(text, fmt.Sprintf("look 0 %d %s", len(e.h.Keys.Topic), e.h.Keys.Topic))
+		require.True(e.h.T, ok, text)
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// waits registers the client for a job, and returns the nonce of its incarnation.
+func (e *ear) waits(id string) (nonce string) {
+	e.h.T.Helper()
+	answer := e.h.Wait(e.name, id, "", hand.Register)
+	require.Equal(e.h.T, "l", answer[:1])
+	require.Contains(e.h.T, "sru", answer[9:10])
+	return answer[1:9]
+}
+
+// outcome is the answer about an incarnation that has ended, without its nonce and its time; ""
+// if there is none.
+func (e *ear) outcome(id, nonce string) string {
+	e.h.T.Helper()
+	answer := e.h.Wait(e.name, id, nonce, hand.Look)
+	if answer[0] != 'e' {
+		return ""
+	}
+	require.Equal(e.h.T, cmp.Or(nonce, answer[1:9]), answer[1:9])
+	return regexp.MustCompile(`^([a-z]) \d{13} `).ReplaceAllString(answer[9:], "$1 ")
+}
+
+// notes lists the fields of the key with notes, without the nonces in their names.
+func (h *Hand) notes() (fields []string) {
+	h.T.Helper()
+	all, err := h.RDB.HKeys(h.T.Context(), h.Keys.Notes).Result()
+	require.NoError(h.T, err)
+	for _, field := range all {
+		switch field[0] {
+		case 'e':
+			field = "e"
+		case 's':
+			id := regexp.MustCompile(`^s\d+:`).ReplaceAllString(field, "")
+			require.Greater(h.T, len(id), 9)
+			field = "s " + field[len(field)-4:]
+		}
+		fields = append(fields, field)
+	}
+	return fields
+}
+
+// counted returns a counter of the topic.
+func (h *Hand) counted(name string) int64 {
+	n, _ := h.RDB.HGet(h.T.Context(), h.Keys.Stats, name).Int64() // 0 if there is none
+	return n
+}
+
+// An ending ends the job "a" in some way.
+type ending struct {
+	running bool // it is taken before
+	due     string
+	do      func(t *testing.T, h *Hand, held hand.Held)
+	outcome string // as a pattern
+	keeps   bool   // its note
+	silent  bool   // nobody is told
+}
+
+func settling(like settle.Row) func(*testing.T, *Hand, hand.Held) {
+	return func(t *testing.T, h *Hand, held hand.Held) { require.Equal(t, "o", h.Letters([]hand.Held{held}, like)) }
+}
+
+// sending stores a job with the ID "a" and a letter.
+func sending(when string) func(*testing.T, *Hand, hand.Held) {
+	return func(t *testing.T, h *Hand, _ hand.Held) {
+		r, err := h.TryEnqueue(false, [2]string{"a", when})
+		require.NoError(t, err)
+		require.NotRegexp(t, "[rsudtxv]", r.Text(2), "it is stored")
+	}
+}
+
+// acking ends a run as a server that says what of it.
+func acking(counter string, values ...any) func(*testing.T, *Hand, hand.Held) {
+	return func(t *testing.T, h *Hand, held hand.Held) {
+		args := append([]any{h.Series.Next(), counter, held.Fence, len(values), 1, held.ID}, values...)
+		r, err := h.Run(script.Ack, args...)
+		require.NoError(t, err)
+		require.Empty(t, r.Text(2))
+	}
+}
+
+const aRun = `{"output":3,"attempt":1,"start":5,"end":1700000000000,"server":"s"}`
+
+var endings = map[string]ending{
+	"ack":                  {true, "+0", settling(settle.Row{Verb: settle.Ack}), `o \d+:{"attempt":1,"end":\d{13}}`, false, false},
+	"ack without values":   {true, "+0", acking("acked"), `o \d+:{"attempt":1,"end":\d{13}}`, false, false},
+	"ack with output":      {true, "+0", acking("acked", 0, "68:"+aRun+"out", ""), regexp.QuoteMeta(`o 68:` + aRun + `out`), false, false},
+	"ack and keep":         {true, "+0", acking("acked", 60000, "68:"+aRun+"out", ""), regexp.QuoteMeta(`o 68:` + aRun + `out`), false, false},
+	"expire":               {true, "+0", settling(settle.Row{Verb: settle.Expire}), `x `, false, false},
+	"bury":                 {true, "+0", settling(settle.Row{Verb: settle.Bury, Attempts: 1, Failure: hand.Failed}), `d \d+:{"attempt":1,.*`, true, false},
+	"bury without a word":  {true, "+0", settling(settle.Row{Verb: settle.Bury}), `d `, true, false},
+	"bury a scheduled job": {false, "+60000", func(t *testing.T, h *Hand, _ hand.Held) { require.Equal(t, "s", must(h.TryBury("a")).Text(2)) }, `d \d+:{.*"why".*}`, true, false},
+	"bury a ready job":     {false, "+0", func(t *testing.T, h *Hand, _ hand.Held) { require.Equal(t, "r", must(h.TryBury("a")).Text(2)) }, `d \d+:{.*"why".*}`, true, false},
+	"cancel scheduled":     {false, "+60000", func(t *testing.T, h *Hand, _ hand.Held) { require.Equal(t, "s", must(h.TryCancel("a")).Text(2)) }, `c `, false, false},
+	"cancel ready":         {false, "+0", func(t *testing.T, h *Hand, _ hand.Held) { require.Equal(t, "r", must(h.TryCancel("a")).Text(2)) }, `c `, false, false},
+	"cancel running":       {true, "+0", func(t *testing.T, h *Hand, _ hand.Held) { require.Equal(t, "u", must(h.TryCancel("a")).Text(2)) }, `c `, false, false},
+	"replace scheduled":    {false, "+60000", sending("r+0"), `r `, false, false},
+	"replace running":      {true, "+0", sending("r+60000"), `r `, false, false},
+	"replace ready":        {false, "+0", sending("w+0"), `r `, false, false},
+	"again":                {true, "+0", settling(settle.Row{Verb: settle.Again}), `(?s)f .{8}`, false, true},
+	"again later":          {true, "+0", settling(settle.Row{Verb: settle.Again, Delay: time.Minute}), `(?s)f .{8}`, false, true},
+	"the next stage":       {true, "+0", settling(settle.Row{Verb: settle.Pass, Delay: time.Minute}), `(?s)f .{8}`, false, true},
+	"debounce":             {false, "+60000", sending("b+1000/5000"), `(?s)f .{8}`, false, true},
+	"latest":               {false, "+0", sending("l+1000"), `(?s)f .{8}`, false, true},
+	"retry":                {true, "+0", settling(settle.Row{Verb: settle.Retry, Delay: time.Minute, Failure: hand.Failed}), ``, true, true},
+	"snooze":               {true, "+0", settling(settle.Row{Verb: settle.Snooze, Delay: time.Minute}), ``, true, true},
+	"give back":            {true, "+0", settling(settle.Row{Verb: settle.Return}), ``, true, true},
+	"hold":                 {true, "+0", settling(settle.Row{Verb: settle.Hold, Delay: time.Hour, Err: errTest}), ``, true, true},
+	"reschedule": {false, "+60000", func(t *testing.T, h *Hand, _ hand.Held) {
+		require.Equal(t, "s", must(h.TryReschedule("a", "+0")).Text(2))
+	}, ``, true, true},
+	"lapse": {true, "+0", func(t *testing.T, h *Hand, _ hand.Held) {
+		h.Hasten(time.Hour)
+		_, reclaimed := h.Promote()
+		require.Equal(t, 1, reclaimed)
+	}, ``, true, true},
+	"a schedule cancels it": {false, "slot", func(t *testing.T, h *Hand, _ hand.Held) {
+		require.NoError(t, h.RDB.ZAdd(t.Context(), h.Keys.Slots, redis.Z{Score: float64(time.Now().UnixMilli() - 1), Member: "every"}).Err())
+		hand.NewTimer(h.RDB, h.Keys, slog.New(slog.DiscardHandler)).Firer.Fire(t.Context(), 1, 0)
+	}, `c `, false, false},
+	"its schedule is removed": {false, "slot", func(t *testing.T, h *Hand, _ hand.Held) {
+		require.NoError(t, h.client().Unschedule(t.Context(), h.Keys.Topic, "every"))
+	}, `c `, false, false},
+}
+
+// stageEnding makes the job that an ending ends, and returns its ID.
+func stageEnding(t *testing.T, h *Hand, e ending) (id string, held hand.Held) {
+	t.Helper()
+	if e.due == "slot" {
+		require.NoError(t, h.client().Schedule(t.Context(), h.Keys.Topic, "every", delayq.Every(time.Minute), nil, delayq.OverlapCancelPrevious))
+		require.NoError(t, h.RDB.ZAdd(t.Context(), h.Keys.Slots, redis.Z{Score: float64(time.Now().UnixMilli() - 1), Member: "every"}).Err())
+		hand.NewTimer(h.RDB, h.Keys, slog.New(slog.DiscardHandler)).Firer.Fire(t.Context(), 1, 0)
+		ids, err := h.RDB.HKeys(t.Context(), h.Keys.Pool).Result()
+		require.NoError(t, err)
+		require.Len(t, ids, 1, "it is fired")
+		return ids[0], hand.Held{ID: ids[0], Record: h.RDB.HGet(t.Context(), h.Keys.Pool, ids[0]).Val()}
+	}
+	h.Put(e.due, "a")
+	if e.running {
+		return "a", h.TakeOne("a")
+	}
+	return "a", hand.Held{ID: "a", Record: h.RDB.HGet(t.Context(), h.Keys.Pool, "a").Val()}
+}
+
+// noted gives a job a note with two steps, as a former run.
+func (h *Hand) noted(held hand.Held) {
+	h.T.Helper()
+	if held.Fence == "" { // it is not running now
+		require.NoError(h.T, h.RDB.ZAdd(h.T.Context(), h.Keys.Leases, redis.Z{Score: 1, Member: held.ID}).Err())
+		defer h.RDB.ZRem(h.T.Context(), h.Keys.Leases, held.ID)
+		held.Fence = "1"
+	}
+	require.Equal(h.T, "ooo", h.Note(held, hand.Note{Progress: "1 2 half"}, hand.Note{Step: "pay1", Result: "42"}, hand.Note{Step: "pay2"}))
+}
+
+// Whatever ends an incarnation of a job, those who wait for it are told how, in time and once. What
+// does not end it says nothing, and leaves its notes.
+func TestEachEndTellsWhoWaits(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		for name, e := range endings {
+			t.Run(name, func(t *testing.T) {
+				h := NewHand(t, rdb, redistest.Prefix(t), "topic")
+				id, held := stageEnding(t, h, e)
+				me, other := h.ear("me"), h.ear("other")
+				nonce := me.waits(id)
+				require.Equal(t, nonce, other.waits(id))
+				h.noted(held)
+				require.Equal(t, []string{id}, me.heard(), "of the progress")
+				require.ElementsMatch(t, []string{"w" + id, "p" + id, "s pay1", "s pay2"}, h.notes())
+				require.Equal(t, []string{id}, other.heard())
+
+				e.do(t, h, held)
+				want, left := []string{id}, []string{"e"}
+				if e.silent {
+					want, left = nil, []string{"w" + id}
+				}
+				if e.silent && e.outcome != "" {
+					left = append(left, "e")
+				}
+				if e.keeps {
+					left = append(left, "p"+id, "s pay1", "s pay2")
+				}
+				require.Equal(t, want, me.heard(), "told")
+				require.Equal(t, want, other.heard(), "told")
+				require.Regexp(t, `^(?s)`+e.outcome+`$`, me.outcome(id, nonce))
+				if !e.silent && strings.HasPrefix(e.outcome, "d") {
+					require.Regexp(t, `^(?s)`+e.outcome+`$`, me.outcome(id, ""), "whoever asks now")
+				}
+				require.ElementsMatch(t, left, h.notes())
+				require.EqualValues(t, 2*len(want), h.counted("awaited"))
+			})
+		}
 	})
 }
