@@ -56,9 +56,11 @@ if #ids > 0 then
   end
   if others > 1 then
     -- Uses: control look ended outcome
-    endings(notes, pool, stats, look).jobs(ids, function(i, id)
+    local tell = endings(notes, pool, stats, look)
+    tell.jobs(ids, function(i, id)
       return outcome_of(counter, id, attempts, where[i] and jobs[where[i] + 1] or '')
     end)
+    tell.close()
   end
   release(leases, ids)
   redis.call('HDEL', pool, unpack(ids))

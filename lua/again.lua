@@ -126,7 +126,8 @@ if #ids > 0 then
   local pushed = #soon + enlane(turn, lane, keyed, sizes, ready)
   if others > 1 then
     -- Uses: look ended outcome append
-    endings(notes, pool, stats, look).jobs(ids, function(i, id)
+    local tell = endings(notes, pool, stats, look)
+    tell.jobs(ids, function(i, id)
       local at = where[i]
       if jobs[at + 3] ~= '' and not heirs[i] then
         return 'f', string.sub(jobs[at + 3], 1, 8) -- the job that its handler asks for
@@ -138,6 +139,7 @@ if #ids > 0 then
       log = type(log) == 'string' and log or ''
       return 'd', jobs[at + 1] == '' and log or append(log, jobs[at + 1])
     end)
+    tell.close()
   end
   redis.call('HSET', pool, unpack(records))
   release(leases, ids)

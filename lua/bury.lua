@@ -56,7 +56,9 @@ if #ids > 0 then
   failures(attempts, errors, runs, jobs, ids, where, 2)
   if others > 1 then
     -- Uses: control look ended log_of
-    endings(notes, pool, stats, look).jobs(ids, log_of(errors), true)
+    local tell = endings(notes, pool, stats, look)
+    tell.jobs(ids, log_of(errors), true)
+    tell.close()
   end
 end
 count(stats, 'buried', #ids)

@@ -139,7 +139,9 @@ if #books > 0 then
     for n, i in ipairs(books) do
       some[n] = ids[i]
     end
-    endings(notes, pool, stats, look).jobs(some, log_of(errors), true)
+    local tell = endings(notes, pool, stats, look)
+    tell.jobs(some, log_of(errors), true)
+    tell.close()
   end
 end
 tell_slots(channel, topic, over)

@@ -160,7 +160,9 @@ if #lapsed > 0 then
   count(stats, 'dropped', #lapsed - reclaimed)
   if #lost > 0 then
     -- Uses: ended
-    endings(notes, pool, stats).jobs(lost) -- without a record: only the notes are deleted
+    local tell = endings(notes, pool, stats)
+    tell.jobs(lost) -- without a record: only the notes are deleted
+    tell.close()
   end
 end
 

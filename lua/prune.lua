@@ -127,7 +127,9 @@ local freed = 0
 if #old > 0 then
   if written > 0 then
     -- Uses: look ended log_of
-    endings(notes, pool, stats, look).jobs(old, log_of(errors))
+    local tell = endings(notes, pool, stats, look)
+    tell.jobs(old, log_of(errors))
+    tell.close()
   end
   redis.call('HDEL', pool, unpack(old))
   if blocked > 0 and math.min(placed, stopped, turns, laned, waits) >= 0 then

@@ -164,6 +164,9 @@ do
           end
         end
       end
+      if tell then
+        tell.close()
+      end
       if #running > 0 then
         redis.call('ZREM', leases, '') -- after a deletion, the script can write at maxmemory
         straggle(holders, sizes, running, ends, left_by)

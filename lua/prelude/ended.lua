@@ -8,15 +8,15 @@
 -- the key stats. send is look, or nil where no job ends but as another one, with the letter f. With
 -- pcall: it never decides the fate of a job.
 local function endings(said, stored, totals, send)
-  local saved = 2000 -- how many saved results a call deletes at most; prune deletes the others
-  local of = {}
-  redis.pcall('HDEL', said, '') -- after a deletion, the script can write at maxmemory
+  local saved = 2000 -- how many saved results a call deletes at most; prune deletes the left_of
+  local of, puts, drops, calls, left_of = {}, {}, {}, {}, {}
 
   -- of.tell tells those who wait for the incarnation of a job with a nonce: those are the waiters
   -- that have it. rest follows the letter of the outcome. After f, it is the nonce of the
   -- incarnation that goes on, for which they wait from now on.
   of.tell = function(id, waiters, nonce, kind, rest)
     local names, left, at = {}, '', 1
+    waiters = left_of[id] or waiters
     while true do
       local size, start = string.match(waiters, '^(%d+):()', at)
       if not size then
@@ -30,31 +30,27 @@ local function endings(said, stored, totals, send)
       end
       left = left .. (entry and #entry .. ':' .. entry or '')
     end
-    local outcome = kind .. string.format(' %.0f ', now) .. rest
-    if #names == 0 or type(redis.pcall('HSET', said, 'e' .. nonce, outcome)) == 'table' then
-      return
-    elseif left == '' then
-      redis.pcall('HDEL', said, 'w' .. id)
-    else
-      redis.pcall('HSET', said, 'w' .. id, left)
+    if #names > 0 then
+      left_of[id] = left
+      puts[#puts + 1] = 'e' .. nonce
+      puts[#puts + 1] = kind .. string.format(' %.0f ', now) .. rest
     end
-    if kind ~= 'f' then
-      send(said, names, id)
-      count(totals, 'awaited', #names)
+    if #names > 0 and kind ~= 'f' then
+      calls[#calls + 1] = {names, id}
     end
   end
 
   -- of.erase deletes the note of a job, and the results that the steps in it have saved.
   of.erase = function(id, note)
-    local fields, front = {'p' .. id}, 's' .. #id .. ':' .. id .. string.sub(note, 1, 8)
+    local front = 's' .. #id .. ':' .. id .. string.sub(note, 1, 8)
     local size, at = string.match(note, '^%d+ %d+ %d+ (%d+):()', 10)
+    drops[#drops + 1] = 'p' .. id
     while size and saved > 0 do
       size, at = string.match(note, '^(%d+):()', at + size)
       if size then
-        fields[#fields + 1], saved = front .. string.sub(note, at, at + size - 1), saved - 1
+        drops[#drops + 1], saved = front .. string.sub(note, at, at + size - 1), saved - 1
       end
     end
-    redis.pcall('HDEL', said, unpack(fields))
   end
 
   -- of.jobs does both for jobs whose records are still in pool. how is the letter of their outcome,
@@ -89,6 +85,28 @@ local function endings(said, stored, totals, send)
     if type(waiters) == 'string' then
       of.tell(id, waiters, string.sub(entry, start, start + 7), kind, rest or '')
     end
+  end
+
+  -- of.close writes all that, and sends the messages.
+  of.close = function()
+    local sum = 0
+    for id, left in pairs(left_of) do
+      if left == '' then
+        drops[#drops + 1] = 'w' .. id
+      else
+        puts[#puts + 1], puts[#puts + 2] = 'w' .. id, left
+      end
+    end
+    -- After a deletion, the script can write at maxmemory.
+    redis.pcall('HDEL', said, '', unpack(drops))
+    if #puts > 0 then
+      redis.pcall('HSET', said, unpack(puts))
+    end
+    for _, one in ipairs(calls) do
+      send(said, one[1], one[2])
+      sum = sum + #one[1]
+    end
+    count(totals, 'awaited', sum)
   end
   return of
 end

@@ -19,4 +19,7 @@ local function inherited(list, all, whens, records, entries, hash, given, spots,
       redis.call('HDEL', hash, one)
     end
   end
+  if told_of then
+    told_of.close()
+  end
 end

@@ -74,6 +74,16 @@ local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, lea
     straggle(holders, sizes, running, ends, spots)
     release(leases, running)
   end
+  if tell and waits then
+    for i, id in ipairs(ids) do
+      if letters[i] and letters[i] ~= 'c' and (letters[i] ~= 'g' or (wants[i] or '') == '') then
+        tell.heir(id, redis.call('HGET', next, id), 'c')
+      end
+    end
+  end
+  if tell then
+    tell.close()
+  end
   local tried = {}
   for i, id in ipairs(ids) do
     if letters[i] == 'u' then
@@ -98,13 +108,9 @@ local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, lea
   end
   for i, id in ipairs(waits and ids or {}) do
     local fits = letters[i] ~= 'g' or (wants[i] or '') == ''
-    if letters[i] and letters[i] ~= 'c' and fits then
-      if tell then
-        tell.heir(id, redis.call('HGET', next, id), 'c')
-      end
-      if redis.call('HDEL', next, id) == 1 and letters[i] == 'g' then
-        letters[i] = 's'
-      end
+    if letters[i] and letters[i] ~= 'c' and fits and redis.call('HDEL', next, id) == 1
+      and letters[i] == 'g' then
+      letters[i] = 's'
     end
   end
   for i, id in ipairs(ids) do
