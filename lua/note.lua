@@ -16,8 +16,6 @@
 local leases, notes = KEYS[1], KEYS[2]
 local jobs, first, width = ARGV, 1, 6
 
-local letters = {}
-
 -- parts_of reads the steps of a note, and returns the set of their names, their number, and the
 -- note without what follows the text.
 local function parts_of(note)
@@ -38,9 +36,9 @@ local function parts_of(note)
   return names, math.max(n, 0), string.sub(note, #front + 1)
 end
 
--- waiting returns the names of those who wait for a job.
-local function waiting(id, nonce)
-  local waiters, at, list = redis.call('HGET', notes, 'w' .. id) or '', 1, {}
+-- waiting returns the names of those who wait for an incarnation of a job.
+local function waiting(waiters, nonce)
+  local at, list = 1, {}
   while true do
     local size, from = string.match(waiters, '^(%d+):()', at)
     if not size then
@@ -53,12 +51,20 @@ local function waiting(id, nonce)
   end
 end
 
+local ids, letters = {}, {}
 for at = first, #jobs, width do
-  local id, fence, nonce = jobs[at], jobs[at + 1], jobs[at + 2]
-  local progress, step, result = jobs[at + 3], jobs[at + 4], jobs[at + 5]
-  local letter = owns(redis.call('ZSCORE', leases, id), fence) and 'o' or 'l'
+  ids[#ids + 1] = jobs[at]
+end
+local ends = redis.call('ZMSCORE', leases, unpack(ids))
+redis.call('HDEL', notes, '') -- after a deletion, the script can write at maxmemory
+for i, id in ipairs(ids) do
+  local at = first + (i - 1) * width
+  local fence, nonce, progress = jobs[at + 1], jobs[at + 2], jobs[at + 3]
+  local step, result = jobs[at + 4], jobs[at + 5]
+  local letter = owns(ends[i], fence) and 'o' or 'l'
   local field, front = 'p' .. id, 's' .. #id .. ':' .. id
-  local note = letter == 'o' and redis.call('HGET', notes, field) or ''
+  local known = letter == 'o' and redis.call('HMGET', notes, field, 'w' .. id) or {}
+  local note = known[1] or ''
   local names, steps, listed = parts_of(note)
   if note ~= '' and string.sub(note, 1, 8) ~= nonce then
     local fields = {}
@@ -68,12 +74,10 @@ for at = first, #jobs, width do
     redis.call('HDEL', notes, field, unpack(fields))
     note, names, steps, listed = '', {}, 0, ''
   end
-  local known = names[step]
-  if letter == 'o' and step ~= '' and not known and steps >= 100 then
+  if letter == 'o' and step ~= '' and not names[step] and steps >= 100 then
     letter = 'v'
   end
   if letter == 'o' then
-    redis.call('HDEL', notes, '') -- after a deletion, the script can write at maxmemory
     local head = note ~= '' and string.sub(note, 1, #note - #listed) or nonce .. ' 0 0 0 0:'
     if progress ~= '' then
       local count, total, text = string.match(progress, '^(%d+) (%d+) (.*)$')
@@ -81,14 +85,15 @@ for at = first, #jobs, width do
         .. #text .. ':' .. text
     end
     if step ~= '' then
-      listed = known and listed or listed .. #step .. ':' .. step
-      redis.call('HSET', notes, front .. nonce .. step, result)
+      listed = names[step] and listed or listed .. #step .. ':' .. step
+      redis.call('HSET', notes, field, head .. listed, front .. nonce .. step, result)
+    else
+      redis.call('HSET', notes, field, head .. listed)
     end
-    redis.call('HSET', notes, field, head .. listed)
-    if progress ~= '' then
-      look(notes, waiting(id, nonce), id)
+    if progress ~= '' and known[2] then
+      look(notes, waiting(known[2], nonce), id)
     end
   end
-  letters[#letters + 1] = letter
+  letters[i] = letter
 end
 return {'ok', now, table.concat(letters)}

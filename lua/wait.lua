@@ -16,13 +16,13 @@
 --
 -- Eight clients can be registered for an ID. A registration that is not renewed for a minute, by a
 -- look with +, is gone. Safe to send twice.
--- Returns {'ok', now, answers}. answers has one text for each of the first jobs, at least one; the
--- others are too large for the same call. l, nonce, state (s for scheduled, r for ready, u for
--- running) and note: the job lives, and the client is registered, if it asked for that. v instead
--- of l: eight others are, or Redis has no memory left. Then it asks again. e, nonce and outcome: it
--- has ended. h: another job has the ID. p: no job has the ID, and the end of one with the nonce is
--- not known. After both the client is registered too. g: there is no such job, and no nonce was
--- given. Empty after -.
+-- Returns {'ok', now, answers}. answers has one text for each of the first jobs: for a hundred of
+-- them at most, for at least one, and otherwise as many as have 1 MiB. l, nonce, state (s for
+-- scheduled, r for ready, u for running) and note: the job lives, and the client is registered, if
+-- it asked for that. v instead of l: eight others are, or Redis has no memory left. Then it asks
+-- again. e, nonce and outcome: it has ended. h: another job has the ID. p: no job has the ID, and
+-- the end of one with the nonce is not known. After both the client is registered too. g: there is
+-- no such job, and no nonce was given. Empty after -.
 -- Cost: O(jobs).
 -- Uses: now successor wait
 local notes, pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -96,7 +96,7 @@ local function answer(id, wanted, verb)
 end
 
 local answers, bytes = {}, 0
-for at = first, #jobs, width do
+for at = first, math.min(#jobs, first + 100 * width - 1), width do -- of 500, to be short
   local id, nonce = jobs[at], jobs[at + 1]
   if jobs[at + 2] ~= '-' then
     bytes = bytes + redis.call('HSTRLEN', notes, 'e' .. nonce) + redis.call('HSTRLEN', pool, id)
