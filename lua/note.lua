@@ -79,8 +79,8 @@ for i, id in ipairs(ids) do
   end
   if letter == 'o' then
     local head = note ~= '' and string.sub(note, 1, #note - #listed) or nonce .. ' 0 0 0 0:'
-    if progress ~= '' then
-      local count, total, text = string.match(progress, '^(%d+) (%d+) (.*)$')
+    local count, total, text = string.match(progress, '^(%d+) (%d+) (.*)$')
+    if count then
       head = nonce .. string.format(' %.0f ', now) .. count .. ' ' .. total .. ' '
         .. #text .. ':' .. text
     end
