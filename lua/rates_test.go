@@ -40,15 +40,18 @@ type rateServer struct {
 }
 
 // firstTake is the take script of v0.1.0, which cuts a tat that is ahead of the bucket.
-var firstTake = func() *script.Script {
-	text, err := os.ReadFile("testdata/v0.1.0/take.lua")
+var firstTake = ofFirst(script.Take)
+
+// ofFirst is a script of v0.1.0. It gets the keys of the present one, and more than it knows.
+func ofFirst(present *script.Script) *script.Script {
+	text, err := os.ReadFile("testdata/v0.1.0/" + present.Name + ".lua")
 	if err != nil {
 		panic(err)
 	}
-	s := *script.Take
+	s := *present
 	s.Text, s.Digest = string(text), redis.NewScript(string(text)).Hash()
 	return &s
-}()
+}
 
 // Whatever servers there are, of this release and of v0.1.0, whenever they take, stop or crash, and
 // whatever replies are lost: never more starts are counted than a rate allows, of a topic and of
