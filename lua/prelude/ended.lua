@@ -53,28 +53,39 @@ local function endings(said, stored, totals, send)
     end
   end
 
-  -- of.jobs does both for jobs whose records are still in pool. how is the letter of their outcome,
-  -- or a function that returns it, and what follows it, for the index of a job. Jobs that stay keep
-  -- their notes.
-  of.jobs = function(list, how, stay)
+  -- of.read reads the waiters and the note of each of some jobs, for of.job.
+  of.read = function(list)
     local fields = {}
     for i, id in ipairs(list) do
       fields[2 * i - 1], fields[2 * i] = 'w' .. id, 'p' .. id
     end
     local found = redis.pcall('HMGET', said, unpack(fields))
-    for i, id in ipairs(found.err and {} or list) do
-      local waiters, note = found[2 * i - 1], found[2 * i]
-      local record = waiters and redis.pcall('HGET', stored, id)
-      if type(record) == 'string' then
-        local kind, rest = how, ''
-        if type(how) == 'function' then
-          kind, rest = how(i, id)
-        end
-        of.tell(id, waiters, string.sub(record, 1, 8), kind, rest or '')
+    return found.err and {} or found
+  end
+
+  -- of.job does both for the job with an index, whose record is still in pool. how is the letter of
+  -- its outcome, or a function that returns it, and what follows it. A job that stays keeps its
+  -- note.
+  of.job = function(found, i, id, how, stay)
+    local waiters, note = found[2 * i - 1], found[2 * i]
+    local record = waiters and redis.pcall('HGET', stored, id)
+    if type(record) == 'string' then
+      local kind, rest = how, ''
+      if type(how) == 'function' then
+        kind, rest = how(i, id)
       end
-      if note and not stay then
-        of.erase(id, note)
-      end
+      of.tell(id, waiters, string.sub(record, 1, 8), kind, rest or '')
+    end
+    if note and not stay then
+      of.erase(id, note)
+    end
+  end
+
+  -- of.jobs does it for all of them.
+  of.jobs = function(list, how, stay)
+    local found = of.read(list)
+    for i, id in ipairs(list) do
+      of.job(found, i, id, how, stay)
     end
   end
 

@@ -1,0 +1,156 @@
+package lua_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/hand"
+	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/serve"
+)
+
+// With as many notes as there can be, no call is long: a client looks for many jobs, a server ends
+// many that somebody waits for, or notes the progress of many, and prune passes over all of them.
+func TestCallsAboutNotesEndByTheirWork(t *testing.T) {
+	if redistest.Roles() {
+		t.Skip("other clients make the calls then")
+	}
+	t.Parallel()
+	own := redistest.Start(t)
+	h := NewHand(t, own.Client(t), redistest.Prefix(t), "topic")
+	n := redistest.Size(1_000_000)
+	at := h.RDB.Time(t.Context()).Val().Add(-2 * time.Minute).UnixMilli()
+	for first := 0; first < n; first += 1000 { // of others
+		values := make([]any, 0, 4000)
+		for i := first; i < first+1000; i++ {
+			values = append(values, fmt.Sprintf("e%08d", i), fmt.Sprintf("c %d ", at), fmt.Sprintf("pgone%08d", i), "12345678 0 0 0 0:4:step")
+		}
+		require.NoError(t, h.RDB.HSet(t.Context(), h.Keys.Notes, values...).Err())
+	}
+	ids := named("job", 500)
+	h.Put("+0", ids...)
+	for _, one := range script.All { // what is measured knows them
+		require.NoError(t, h.RDB.ScriptLoad(t.Context(), one.Text.(string)).Err())
+	}
+
+	m, rdb := newWorkMeter(t, own), own.Client(t)
+	rdb.AddHook(m)
+	h = NewHand(t, rdb, h.Prefix(), "topic")
+	var rows [][3]string
+	for _, id := range ids {
+		rows = append(rows, [3]string{id, "", hand.Register})
+	}
+	answered := 0
+	for answered < len(rows) {
+		r, err := h.TryWait("me", rows[answered:]...)
+		require.NoError(t, err)
+		require.NotEmpty(t, r.List(2))
+		answered += len(r.List(2))
+	}
+	held := h.Take(500, time.Hour)
+	require.Len(t, held, 500)
+	var args []any
+	for _, one := range held {
+		args = append(args, one.ID, one.Fence, one.Nonce(), "1 2 half", "", "")
+	}
+	r, err := h.Run(script.Note, args...)
+	require.NoError(t, err)
+	require.Equal(t, strings.Repeat("o", 500), r.Text(2))
+	require.NotContains(t, h.Ack(held[:250]...), "l")
+	_, err = h.TryCancel(idsOf(held[250:])...)
+	require.NoError(t, err)
+	for range 20 {
+		_, err := h.TryPrune(0, time.Hour, serve.PruneLimit)
+		require.NoError(t, err)
+	}
+	repair(t, h)
+	for _, name := range []string{"wait", "note", "ack", "cancel", "prune", "check"} {
+		require.NotEmpty(t, m.costs[name], name)
+		most := slices.MaxFunc(m.costs[name], func(a, b workCost) int { return a.commands - b.commands })
+		t.Logf("%s: at most %d commands", name, most.commands)
+		require.LessOrEqual(t, most.commands, mostCommands, name)
+	}
+}
+
+// Records and outcomes are read until a call has read enough, and one is read in any case.
+func TestWaitReadsFewBytes(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		const bytes = 300_000
+		h.store(bytes, "a", "b", "c", "d", "e")
+		var rows [][3]string
+		for _, id := range []string{"a", "b", "c", "d", "e"} {
+			rows = append(rows, [3]string{id, "", hand.Look})
+		}
+		r, err := h.TryWait("me", rows...)
+		require.NoError(t, err)
+		require.Len(t, r.List(2), script.CallBytes/bytes)
+		h.store(script.CallBytes, "large")
+		r, err = h.TryWait("me", [3]string{"large", "", hand.Look}, rows[0])
+		require.NoError(t, err)
+		require.Len(t, r.List(2), 1)
+	})
+}
+
+// The results of many steps are deleted by several calls.
+func TestManyStepsAreDeletedInParts(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ids := named("job", 30)
+		h.Put("+0", ids...)
+		held := h.Take(30, time.Hour)
+		var values []any
+		for _, one := range held {
+			note := one.Nonce() + " 0 0 0 0:"
+			for _, step := range named("step", 100) {
+				note += "10:" + step
+				values = append(values, fmt.Sprintf("s%d:%s%s%s", len(one.ID), one.ID, one.Nonce(), step), "x")
+			}
+			values = append(values, "p"+one.ID, note)
+		}
+		for some := range slices.Chunk(values, 1000) {
+			require.NoError(t, h.RDB.HSet(t.Context(), h.Keys.Notes, some...).Err())
+		}
+		require.NotContains(t, h.Ack(held...), "l")
+		require.EqualValues(t, 1000, h.RDB.HLen(t.Context(), h.Keys.Notes).Val())
+		h.pruneNotes()
+		require.Empty(t, h.notes())
+	})
+}
+
+// At maxmemory, ends are told and notes are written, and a client that cannot be registered asks
+// again.
+func TestNotesAtMaxmemory(t *testing.T) {
+	t.Parallel()
+	redistest.Need(t)
+	rdb := redistest.Start(t).Client(t)
+	h := NewHand(t, rdb, redistest.Prefix(t), "topic")
+	ctx := context.Background()
+	for name, e := range endings {
+		if e.due == "slot" || e.outcome == "" || name == "debounce" || name == "latest" || strings.HasPrefix(name, "replace") {
+			continue // they are no ends, or store jobs
+		}
+		h = NewHand(t, rdb, redistest.Prefix(t), "topic")
+		id, held := stageEnding(t, h, e)
+		me := h.ear("me")
+		nonce := me.waits(id)
+		require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "1").Err())
+		require.Equal(t, "v"+nonce, h.Wait("other", id, "", hand.Register)[:9], name)
+		if e.running {
+			require.Equal(t, "oo", h.Note(held, hand.Note{Progress: "1 2 "}, hand.Note{Step: "pay", Result: "42"}), name)
+			require.Len(t, me.heard(), 1)
+		}
+		e.do(t, h, held)
+		if !e.silent {
+			require.Equal(t, []string{id}, me.heard(), name)
+		}
+		require.Regexp(t, `^(?s)`+e.outcome+`$`, me.outcome(id, nonce), name)
+		require.NoError(t, just(h.TryPrune(0, time.Hour, 10)))
+		require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "0").Err())
+	}
+}
