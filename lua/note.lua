@@ -61,9 +61,10 @@ for i, id in ipairs(ids) do
   local at = first + (i - 1) * width
   local fence, nonce, progress = jobs[at + 1], jobs[at + 2], jobs[at + 3]
   local step, result = jobs[at + 4], jobs[at + 5]
-  local letter = owns(ends[i], fence) and 'o' or 'l'
+  local own = owns(ends[i], fence)
+  local letter = own and 'o' or 'l'
   local field, front = 'p' .. id, 's' .. #id .. ':' .. id
-  local known = letter == 'o' and redis.call('HMGET', notes, field, 'w' .. id) or {}
+  local known = own and redis.call('HMGET', notes, field, 'w' .. id) or {}
   local note = known[1] or ''
   local names, steps, listed = parts_of(note)
   if note ~= '' and string.sub(note, 1, 8) ~= nonce then
@@ -74,7 +75,7 @@ for i, id in ipairs(ids) do
     redis.call('HDEL', notes, field, unpack(fields))
     note, names, steps, listed = '', {}, 0, ''
   end
-  if letter == 'o' and step ~= '' and not names[step] and steps >= 100 then
+  if own and step ~= '' and not names[step] and steps >= 100 then
     letter = 'v'
   end
   if letter == 'o' then
