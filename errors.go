@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/commit"
+	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 	"github.com/delayq/delayq/internal/serve"
@@ -234,6 +235,43 @@ func unmoved(letter byte) error {
 		return ErrChanged
 	}
 	return script.ErrReply
+}
+
+// An AttemptError is the stored error of one failed attempt.
+type AttemptError struct {
+	Attempt     int
+	At          time.Time
+	Duration    time.Duration // how long the handler ran; 0 if unknown
+	Server      string        // ID of the server; empty if unknown
+	Kind        ErrorKind
+	Type        string    // Go type of the error or of the panic's value
+	Message     string    // at most 1 KiB
+	Stack       string    // of a panic or a goexit, at most 4 KiB
+	NextDue     time.Time // when the retry is due; zero if there is none
+	TraceParent string    // of the run (SetTraceParent), or else the job's header traceparent
+}
+
+// encode returns the entry of the error log.
+func (e *AttemptError) encode() string {
+	f := record.Failure{
+		Attempt: e.Attempt, At: e.At.UnixMilli(), Ran: e.Duration.Milliseconds(), Server: e.Server, Kind: string(e.Kind), Type: e.Type,
+		Message: e.Message, Stack: e.Stack, Trace: e.TraceParent,
+	}
+	if !e.NextDue.IsZero() {
+		f.NextDue = e.NextDue.UnixMilli()
+	}
+	return f.Encode()
+}
+
+// attemptErrors returns the errors of an error log.
+func attemptErrors(log string) (list []AttemptError) {
+	for _, f := range record.DecodeFailures(log) {
+		list = append(list, AttemptError{
+			Attempt: f.Attempt, At: msTime(f.At), Duration: ofMS(f.Ran), Server: f.Server, Kind: ErrorKind(f.Kind),
+			Type: f.Type, Message: f.Message, Stack: f.Stack, NextDue: orZero(f.NextDue), TraceParent: f.Trace,
+		})
+	}
+	return list
 }
 
 // Errors from [Server.Run].

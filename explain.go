@@ -306,8 +306,11 @@ func (i *Inspector) circumstances(ctx context.Context, topic, id string) (*circu
 // readCircumstances reads a reply of the explain script.
 func readCircumstances(topic, id string, r script.Reply) *circumstances {
 	at := func(column int) string {
-		if column == script.ColumnPlace {
+		switch column {
+		case script.ColumnPlace:
 			return r.Text(22)
+		case script.ColumnNote:
+			return r.Text(25)
 		}
 		return r.Text(2 + column)
 	}

@@ -176,6 +176,12 @@ type JobInfo struct {
 	PayloadSize           int            // of the payload, which [Inspector.Jobs] does not read
 	Errors                []AttemptError // the first and the newest ten, oldest first
 
+	// Progress is how far the job has come, as its runs have said with [Job.Progress], and Steps
+	// are the names of the steps that are over: see [Step]. A job that is retried, snoozed, buried
+	// or revived keeps both. They are nil if there are none, and of a done job.
+	Progress *Progress
+	Steps    []string
+
 	// If the job does not set one of these or Retries, the field has the built-in default, which is
 	// -1 for Retries. The Defaults of the topic's handler take precedence over that value: Settings
 	// returns what holds. Options returns only what the job sets.
@@ -190,9 +196,9 @@ type JobInfo struct {
 
 	// Partial is set if [Inspector.Jobs] has not read the record because it has more than 16 KiB,
 	// of a done job with its output. Then PayloadSize is the size of the whole record, with that
-	// output. What only the record has is not set: Headers, Retries, EnqueuedAt, Schedule, Slot and
-	// the fields above; Due if the job is not scheduled and was never moved; Attempt, StartedAt and
-	// FinishedAt of a done job.
+	// output. What only the record has is not set: Headers, Retries, EnqueuedAt, Schedule, Slot,
+	// the fields above, Progress and Steps; Due if the job is not scheduled and was never moved;
+	// Attempt, StartedAt and FinishedAt of a done job.
 	Partial bool
 
 	// Undecodable is set if the record cannot be read, because a later release wrote it or because
@@ -229,43 +235,6 @@ func (info *JobInfo) Options() []JobOption {
 		o.ExpireAt, o.ExpireIn = info.ExpireAt.UnixMilli(), 0
 	}
 	return jobOptionsOf(&o)
-}
-
-// An AttemptError is the stored error of one failed attempt.
-type AttemptError struct {
-	Attempt     int
-	At          time.Time
-	Duration    time.Duration // how long the handler ran; 0 if unknown
-	Server      string        // ID of the server; empty if unknown
-	Kind        ErrorKind
-	Type        string    // Go type of the error or of the panic's value
-	Message     string    // at most 1 KiB
-	Stack       string    // of a panic or a goexit, at most 4 KiB
-	NextDue     time.Time // when the retry is due; zero if there is none
-	TraceParent string    // of the run (SetTraceParent), or else the job's header traceparent
-}
-
-// encode returns the entry of the error log.
-func (e *AttemptError) encode() string {
-	f := record.Failure{
-		Attempt: e.Attempt, At: e.At.UnixMilli(), Ran: e.Duration.Milliseconds(), Server: e.Server, Kind: string(e.Kind), Type: e.Type,
-		Message: e.Message, Stack: e.Stack, Trace: e.TraceParent,
-	}
-	if !e.NextDue.IsZero() {
-		f.NextDue = e.NextDue.UnixMilli()
-	}
-	return f.Encode()
-}
-
-// attemptErrors returns the errors of an error log.
-func attemptErrors(log string) (list []AttemptError) {
-	for _, f := range record.DecodeFailures(log) {
-		list = append(list, AttemptError{
-			Attempt: f.Attempt, At: msTime(f.At), Duration: ofMS(f.Ran), Server: f.Server, Kind: ErrorKind(f.Kind),
-			Type: f.Type, Message: f.Message, Stack: f.Stack, NextDue: orZero(f.NextDue), TraceParent: f.Trace,
-		})
-	}
-	return list
 }
 
 // newJob returns the job of a run that begins. Its fields belong to the handler.
@@ -469,6 +438,17 @@ func (info *JobInfo) placed(attempts int, at func(column int) string) {
 		info.State, info.BuriedAt = StateDead, scoreTime(score)
 		info.Attempt = max(attempts, 1)
 	}
+	if note, ok := record.DecodeNote(at(script.ColumnNote), info.nonce); ok {
+		info.Progress, info.Steps = progressOf(&note), note.Steps
+	}
+}
+
+// progressOf returns the progress of a note; nil if there is none.
+func progressOf(n *record.Note) *Progress {
+	if n.At == 0 {
+		return nil
+	}
+	return &Progress{Done: n.Done, Total: n.Total, Text: n.Text, At: msTime(n.At)}
 }
 
 // recorded sets what the record of the job holds, except the payload.

@@ -252,7 +252,7 @@ func (w *walk) add(ctx context.Context, r script.Reply) error {
 // described returns what a reply says about a job. whole is false if the record was cut before its
 // payload.
 func (w *walk) described(id string, at func(column int) string, size int64) (info *JobInfo, whole bool) {
-	const columnScore, columnValue, columnTries, columnLog, columnMove, columnPlace = 7, 8, 9, 10, 11, 14
+	const columnScore, columnValue, columnTries, columnLog, columnMove, columnPlace, columnNote = 7, 8, 9, 10, 11, 14, 15
 	value := at(columnValue)
 	partial := value == ""
 	if partial {
@@ -270,6 +270,8 @@ func (w *walk) described(id string, at func(column int) string, size int64) (inf
 			return at(columnMove)
 		case column == script.ColumnPlace:
 			return at(columnPlace)
+		case column == script.ColumnNote:
+			return at(columnNote)
 		case column == script.ColumnBucket && state == StateScheduled, column == script.ColumnLease && state == StateRunning,
 			column == script.ColumnDead && state == StateDead, column == script.ColumnDone && state == StateDone:
 			return at(columnScore)

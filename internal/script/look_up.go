@@ -24,4 +24,5 @@ const (
 	ColumnDone
 	ColumnResult
 	ColumnPlace
+	ColumnNote
 )
