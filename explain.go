@@ -20,7 +20,8 @@ import (
 
 // An Explanation says why a job is not running, or that it is. [Inspector.Explain] returns it.
 type Explanation struct {
-	// Verdict is one sentence in English: the state of the job and the first of Reasons.
+	// Verdict is one sentence in English: the state of the job, the first of Reasons, the progress
+	// and the last five steps of the job, and how many clients wait for it.
 	Verdict string
 	Job     *JobInfo // without its payload; nil if there is no such job
 	// Reasons has every reason that holds, the decisive one first. It is empty if the job has
@@ -30,6 +31,7 @@ type Explanation struct {
 	// What the job leaves to its handler is known from the heartbeats of the live servers of the
 	// topic: see [JobInfo.Settings]. It is nil for a job that does not exist or is done.
 	Settings []Setting
+	Waiters  int       // clients that wait for the job: see [Client.Wait]
 	At       time.Time // when the job was read, by Redis's clock
 }
 
@@ -225,7 +227,7 @@ func (i *Inspector) Explain(ctx context.Context, topic, id string) (*Explanation
 		return nil, place.At(err)
 	}
 	verdict, reasons := c.Explain()
-	e := &Explanation{Verdict: verdict, Job: c.info, Settings: c.settings, At: c.At}
+	e := &Explanation{Verdict: verdict, Job: c.info, Settings: c.settings, Waiters: c.Waiters, At: c.At}
 	for n := range reasons {
 		e.Reasons = append(e.Reasons, c.reason(&reasons[n]))
 	}
@@ -347,6 +349,7 @@ func readCircumstances(topic, id string, r script.Reply) *circumstances {
 		bytes, _ := strconv.ParseInt(next[2], 10, 64)
 		c.Heir = &explain.Heir{Due: msTime(due), Bytes: bytes}
 	}
+	c.Waiters = int(r.Number(26))
 	switch {
 	case at(script.ColumnRecord) == "" && at(script.ColumnBucket)+at(script.ColumnLease)+at(script.ColumnDead) != "":
 		c.Finding = string(FindingNoRecord)
@@ -365,7 +368,7 @@ func (info *JobInfo) fact(revived bool) *explain.Job {
 		State: string(info.State), Due: info.Due, DueReason: string(info.DueReason), Attempt: info.Attempt, Snoozes: info.Snoozes, Stage: info.Stage, Stages: info.Stages,
 		Revived: revived, EnqueuedAt: info.EnqueuedAt, LeaseEnd: info.LeaseEnd, BuriedAt: info.BuriedAt, FinishedAt: info.FinishedAt,
 		KeptUntil: info.KeptUntil, ExpireAt: info.ExpireAt,
-		Silence: ofMS(info.options.DueIn), BurstBegan: info.BurstBegan, BurstEnds: info.BurstEnds,
+		Silence: ofMS(info.options.DueIn), BurstBegan: info.BurstBegan, BurstEnds: info.BurstEnds, Progress: (*explain.Progress)(info.Progress), Steps: info.Steps,
 	}
 	if errors.Is(info.Undecodable, record.ErrNewer) {
 		job.Later = int(info.Raw[record.NonceLen])

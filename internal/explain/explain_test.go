@@ -126,6 +126,22 @@ func TestExplain(t *testing.T) {
 			f.Takers[0].Longest = []Run{{ID: "x", For: 10 * time.Second}}
 		}, "Running: attempt 1 is running on server s1 of host h1 since 2026-03-01 11:59:50.000 UTC, for 10s; " +
 			"its lease lasts until 2026-03-01 12:00:01.000 UTC unless extended.", []Code{Running}},
+		"running, with progress": {func(f *Facts) {
+			f.Job.State, f.Job.LeaseEnd, f.Job.Attempt = stateRunning, noon.Add(time.Second), 1
+			f.Job.Progress, f.Waiters = &Progress{Done: 1040, Total: 2100, Text: "page \"40\"\n", At: noon.Add(-2 * time.Second)}, 3
+			f.Job.Steps = []string{"charge", "mail"}
+		}, `Running: attempt 1 is running; its lease lasts until 2026-03-01 12:00:01.000 UTC unless extended; ` +
+			`its progress is 1,040 of 2,100 ("page \"40\"\n"), 2s ago; steps done: "charge", "mail"; 3 clients wait for it.`, []Code{Running}},
+		"next, with progress of no known end": {func(f *Facts) {
+			f.Job.Progress, f.Waiters = &Progress{Done: 7, At: noon.Add(-time.Minute)}, 1
+		}, "Ready: it is next, and 1 of 2 workers are free; its progress is 7, 1m ago; 1 client waits for it.", nil},
+		"dead, with many steps": {func(f *Facts) {
+			f.Job.State, f.Job.BuriedAt, f.Job.Attempt = stateDead, noon.Add(-time.Second), 1
+			f.Job.Steps = []string{"1", "2", "3", "4", "5", "6", "7"}
+		}, "Dead: it was buried at 2026-03-01 11:59:59.000 UTC, 1s ago, after attempt 1, and does not run unless revived; " +
+			`7 steps are done, the last 5 of them "3", "4", "5", "6", "7".`, []Code{Dead}},
+		"nobody is there, and somebody waits": {func(f *Facts) { f.Job, f.Waiters = nil, 1 },
+			"Not found: no job has this ID; it was never enqueued, has finished, or was cancelled or dropped.", []Code{NotFound}},
 		"lapsed": {func(f *Facts) { f.Job.State, f.Job.LeaseEnd, f.Job.Attempt = stateRunning, noon.Add(-time.Second), 1 },
 			"No longer running: the lease of attempt 1 ended at 2026-03-01 11:59:59.000 UTC, 1s ago, and no server has taken the job back.",
 			[]Code{LeaseOver}},

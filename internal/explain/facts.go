@@ -13,6 +13,7 @@ type Facts struct {
 	Finding string    // the damage that concerns the job; empty: none
 	Heir    *Heir     // the successor of the job; nil: there is none
 	Free    time.Time // when the ID can be used again, if no unfinished job has it and it is closed
+	Waiters int       // clients that wait for the job
 
 	Pauses []Pause
 	Hold   Hold
@@ -69,6 +70,8 @@ type Job struct {
 	Silence    time.Duration // for which a burst of calls puts it off
 	BurstBegan time.Time     // its first call
 	BurstEnds  time.Time     // the latest time to which it puts the job off
+	Progress   *Progress     // nil: none
+	Steps      []string      // those that are over, in the order of their ends
 	Later      int           // the format version of its record, if a later release has stored it; else 0
 }
 

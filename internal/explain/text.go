@@ -9,18 +9,18 @@ import (
 	"unicode/utf8"
 )
 
-// verdict returns the state of the job and its first reason.
+// verdict returns the state of the job, its first reason, how far it has come and who waits for it.
 func (f *Facts) verdict(reasons []Reason) string {
 	if len(reasons) == 0 {
 		workers := f.workers()
-		return fmt.Sprintf("Ready: it is next, and %s of %s workers are free.", grouped(max(0, int64(workers)-f.Leased)), grouped(int64(workers)))
+		return fmt.Sprintf("Ready: it is next, and %s of %s workers are free%s.", grouped(max(0, int64(workers)-f.Leased)), grouped(int64(workers)), f.noted())
 	}
 	first := &reasons[0]
 	text := first.clause(f.At)
 	if first.Code == AllBusy && len(reasons) > 1 && (reasons[1].Code == Behind || reasons[1].Code == KeyBehind) {
 		text = first.count() + ", and " + reasons[1].clause(f.At)
 	}
-	return f.heading() + ": " + text + "."
+	return f.heading() + ": " + text + f.noted() + "."
 }
 
 // heading returns the state of the job in a word or two.
