@@ -18,7 +18,7 @@ import (
 
 // A Job is a payload with an ID that is unique in its topic. [Client.Enqueue] returns it and a
 // [Handler] receives it. All times are by Redis's clock. A Job can be copied; the copy shares the
-// Fence and the output of the run, and its outcome in a batch.
+// Fence, the output, the progress and the steps of the run, and its outcome in a batch.
 type Job struct {
 	Topic   string
 	ID      string
@@ -57,6 +57,7 @@ type Job struct {
 	part  *run.Part     // of the batch that the job runs in; nil: none
 	// Of the run, shared by copies of the job; nil: there is no run, or no output of a done one.
 	output *run.Output
+	noted  *run.Noted // of the run, shared by copies of the job; nil: there is no run
 }
 
 // Nonce identifies one incarnation of the job: eight random bytes that change with every accepted
@@ -242,7 +243,7 @@ func newJob(r *run.Run) *Job {
 	job := &Job{
 		Topic: r.Topic, ID: r.ID, Payload: r.Payload, Headers: r.Options.Headers, Key: r.Options.Key, Attempt: r.Attempt,
 		Retries: r.Options.Retries(), Snoozes: r.Past.Snoozes, EnqueuedAt: r.Enqueued, Due: r.Due, StartedAt: r.Start,
-		nonce: r.Nonce, spent: r.Past.Spent, fence: &r.Lease, output: &r.Output,
+		nonce: r.Nonce, spent: r.Past.Spent, fence: &r.Lease, output: &r.Output, noted: &r.Noted,
 	}
 	if r.Options.Scheduled {
 		job.scheduledFor(r.ID)
@@ -289,13 +290,15 @@ func (j *Job) staged(p *record.Plan) {
 	}
 }
 
-// MaxOutput is the most bytes that [Job.SetOutput] accepts: 4 KiB.
+// MaxOutput is the most bytes that [Job.SetOutput] accepts: 64 KiB.
 const MaxOutput = record.MaxOutput
 
-// SetOutput attaches an output to this run: text or bytes for people, such as the last lines that a
-// command printed, or the number of rows that were deleted. The last call counts, and nil removes
-// the output. It is kept when the handler has returned:
+// SetOutput attaches an output to this run: its result for those who wait for the job, or text for
+// people, such as the last lines that a command printed. The last call counts, and nil removes the
+// output. It is kept when the handler has returned:
 //
+//   - for 60 s for the clients that wait for the job, if the run has completed it: see
+//     [Client.Wait];
 //   - with a done job that has a [Retention]: [Client.Get] and [Inspector.Job] return it, until the
 //     retention is over;
 //   - in the history of the schedule that the job belongs to: [Inspector.Runs] returns its last
@@ -323,7 +326,7 @@ func (j *Job) attach(output []byte) error {
 	case j.output == nil:
 		return fmt.Errorf("%w: the job is not that of a handler", ErrInvalid)
 	case !j.output.Set(output):
-		return fmt.Errorf("%w: the handler has returned", ErrInvalid)
+		return fmt.Errorf("%w: %w", ErrInvalid, run.ErrReturned)
 	}
 	return nil
 }

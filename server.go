@@ -361,7 +361,7 @@ func (friends) NewJob(fresh NewJob, now time.Time) (*Job, error) {
 func (j *Job) lend() {
 	j.fence = new(atomic.Int64)
 	j.fence.Store(j.StartedAt.Add(defaultServer.lease).UnixMicro())
-	j.output = new(run.Output)
+	j.output, j.noted = new(run.Output), new(run.Noted)
 }
 
 // NextRun returns the job of the next run, which begins when the lease of this run has expired.
@@ -372,6 +372,7 @@ func (friends) NextRun(j *Job) *Job {
 	own.Attempt++
 	own.StartedAt = j.StartedAt.Add(defaultServer.lease)
 	own.lend()
+	own.noted = j.noted.Next()
 	return &own
 }
 

@@ -1,10 +1,264 @@
 package delayq
 
-import "time"
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
 
-// Progress is how far a job has come, as its handler has said.
+	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/run"
+	"github.com/delayq/delayq/internal/script"
+)
+
+// Progress is how far a job has come, as its handler has said with [Job.Progress].
 type Progress struct {
 	Done, Total int64     // a Total of 0 is unknown
 	Text        string    // at most 256 bytes
-	At          time.Time // by Redis's clock
+	At          time.Time // when Redis was told, by its clock
+}
+
+// Progress says how far the job has come: that done of total parts are done, and a text for people,
+// such as the name of the part that is next. A total of 0 is unknown. done can exceed the total,
+// which can be an estimate. [JobInfo] and the clients that wait for the job ([OnProgress]) get it.
+//
+// The last call counts. Progress does not wait for Redis, so a handler can call it as often as it
+// likes. The first progress of a topic is sent at once, and then that of all its running jobs that
+// have a new one, with one call a second. A call has at most 500 jobs; those of more wait for the
+// next second. When a run ends and the job stays, because it is retried, snoozed, buried or given
+// back, its last progress is sent before that. The job keeps it until its next run says another
+// one. When a job is done or cancelled, its progress is deleted. If the server is killed, or if
+// Redis cannot be reached, the last progress can be missing.
+//
+// text has at most 256 bytes of valid UTF-8. Progress is safe for concurrent use. It returns
+// [ErrInvalid], and leaves the progress as it was, if a number is negative, if the text is invalid,
+// if the handler has returned, and outside a handler.
+func (j *Job) Progress(done, total int64, text string) error {
+	const call = "progress"
+	if j == nil {
+		return fmt.Errorf("%s: %w: nil job", call, ErrInvalid)
+	}
+	err := j.report(done, total, text)
+	return script.Place{Call: call, Topic: j.Topic, Job: j.ID}.At(err)
+}
+
+func (j *Job) report(done, total int64, text string) error {
+	var errs []error
+	if done < 0 {
+		errs = append(errs, fmt.Errorf("done of %d, at least 0 is allowed", done))
+	}
+	if total < 0 {
+		errs = append(errs, fmt.Errorf("total of %d, at least 0 is allowed", total))
+	}
+	switch n := len(text); {
+	case n > record.MaxProgressText:
+		errs = append(errs, fmt.Errorf("text of %d bytes, at most %d are allowed", n, record.MaxProgressText))
+	case !utf8.ValidString(text):
+		errs = append(errs, fmt.Errorf("text %q is not valid UTF-8", text))
+	}
+	switch {
+	case len(errs) > 0:
+		return invalid(errs)
+	case j.noted == nil:
+		return fmt.Errorf("%w: the job is not that of a handler", ErrInvalid)
+	case !j.noted.Report(done, total, text):
+		return fmt.Errorf("%w: %w", ErrInvalid, run.ErrReturned)
+	}
+	return nil
+}
+
+// Step runs a named part of a handler once. It calls f, saves the result and returns it. If a run
+// of the same job has saved a result under that name already, Step returns that one and does not
+// call f. So a handler that charges a card, writes a file and sends a mail in three steps, and
+// fails in the third, begins with the third when it is retried:
+//
+//	charge, err := delayq.Step(ctx, job, "charge", func(ctx context.Context, key string) (Charge, error) {
+//		return cards.Charge(ctx, order, key) // key: the idempotency key of the request
+//	})
+//	if err != nil {
+//		return err
+//	}
+//
+// A saved step is not repeated after an error, a panic, a timeout, a lost lease, a crash, a snooze
+// or a shutdown, nor after [Client.Revive]. It belongs to the job with this nonce: [Again],
+// [Replace] and an Enqueue after the end of the job begin without steps. The results are deleted
+// when the job ends. A dead job keeps them.
+//
+// Step is at least once, as the handler is. If the server dies between the effect of f and the end
+// of the save, the next run calls f again. For that, f gets key: 32 hexadecimal digits that are the
+// same in all runs of the job, and others for another name, job or Enqueue. Pass it on as an
+// idempotency key, or as a unique key of what is written.
+//
+// If f returns an error, Step returns it as it is, saves nothing, and the step can be called again.
+// A result is saved as JSON, or as it is if T is []byte. It has at most 64 KiB. f's own value is
+// returned, the decoded one in later runs, so they must mean the same.
+//
+// ctx is the context of the handler or derived from it; f gets one that is derived from it. The
+// first Step of a run costs one call to Redis, which reads the note of the job, and each step that
+// is not saved yet costs one. Steps of several jobs that end at the same time share calls. While
+// Redis cannot be reached, Step waits, until ctx is done or the lease is lost.
+//
+// A job has at most 100 steps. A name has 1 to 100 bytes of valid UTF-8 without control
+// characters. Within a run, the same name is the same step: the second call returns the result of
+// the first, and waits for it. Steps of other names can run at the same time. In a batch handler,
+// each job has steps of its own.
+//
+// Step returns
+//   - [ErrInvalid] without calling f: if an argument is invalid, if the job has 100 steps, if f
+//     calls a step of its own name, after the handler has returned, and outside a handler;
+//   - [ErrInvalid] after calling f: if the result cannot be encoded or is too long. Nothing is
+//     saved;
+//   - an error that wraps [ErrLeaseLost] or [ErrCancelled] if the job no longer belongs to the run.
+//     If f was called, its result is not saved, and is not returned;
+//   - an error that wraps the cause of ctx if that is done before the result is saved. The save may
+//     still be carried out: the next run finds out;
+//   - a [Permanent] error with the name of the step if the saved result cannot be decoded into T;
+//   - the error of Redis if it refuses the call, for example because its memory is full.
+func Step[T any](ctx context.Context, job *Job, name string, f func(ctx context.Context, key string) (T, error)) (T, error) {
+	s := stepOf{job: job, name: name}
+	var none T
+	if err := s.check(ctx, f == nil); err != nil {
+		return none, err
+	}
+	saved, known, err := job.noted.Begin(ctx, name)
+	switch {
+	case err != nil:
+		return none, s.failed(err)
+	case known:
+		v, err := decodeStep[T](saved)
+		if err != nil {
+			return none, Permanent(s.failed(fmt.Errorf("its saved result cannot be decoded: %w", err)))
+		}
+		return v, nil
+	}
+	ended := false
+	defer func() {
+		if !ended { // f has failed, panicked or exited
+			job.noted.Leave(name)
+		}
+	}()
+	v, err := f(context.WithValue(ctx, stepKey{}, s.within(ctx)), s.key())
+	if err != nil {
+		return none, err
+	}
+	result, err := encodeStep(v)
+	if err != nil {
+		return none, s.failed(err)
+	}
+	ended = true
+	if err := job.noted.Save(ctx, name, result); err != nil {
+		return none, s.failed(err)
+	}
+	return v, nil
+}
+
+// A stepOf is a step of a job.
+type stepOf struct {
+	job  *Job
+	name string
+}
+
+// stepKey is the key of the steps whose functions a context has been given to, the innermost first.
+type stepKey struct{}
+
+// An outerStep is such a step. It belongs to a job by its nonce and ID.
+type outerStep struct {
+	noted  *run.Noted
+	name   string
+	around *outerStep
+}
+
+func (s stepOf) within(ctx context.Context) *outerStep {
+	around, _ := ctx.Value(stepKey{}).(*outerStep)
+	return &outerStep{s.job.noted, s.name, around}
+}
+
+// check returns an error for a step that must not begin.
+func (s stepOf) check(ctx context.Context, noFunction bool) error {
+	var errs []error
+	if err := checkContext(ctx); err != nil {
+		errs = append(errs, err)
+	}
+	switch n := len(s.name); {
+	case n == 0:
+		errs = append(errs, errors.New("empty name"))
+	case n > record.MaxStepName:
+		errs = append(errs, fmt.Errorf("name of %d bytes, at most %d are allowed", n, record.MaxStepName))
+	case !utf8.ValidString(s.name) || strings.ContainsFunc(s.name, unicode.IsControl):
+		errs = append(errs, fmt.Errorf("name %q, valid UTF-8 without control characters is allowed", s.name))
+	}
+	if noFunction {
+		errs = append(errs, errors.New("nil function"))
+	}
+	switch {
+	case s.job == nil:
+		errs = append(errs, errors.New("nil job"))
+	case s.job.noted == nil:
+		errs = append(errs, errors.New("the job is not that of a handler"))
+	case ctx != nil:
+		for outer, _ := ctx.Value(stepKey{}).(*outerStep); outer != nil; outer = outer.around {
+			if outer.noted == s.job.noted && outer.name == s.name {
+				errs = append(errs, errors.New("the step is called within itself"))
+			}
+		}
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return s.failed(invalid(errs))
+}
+
+// failed adds to an error which step it is about.
+func (s stepOf) failed(err error) error {
+	if errors.Is(err, run.ErrReturned) || errors.Is(err, run.ErrManySteps) {
+		err = invalid([]error{err})
+	}
+	name := s.name
+	if len(name) > record.MaxStepName {
+		name = name[:record.MaxStepName] + "…"
+	}
+	place := script.Place{Call: fmt.Sprintf("step %q", name)}
+	if s.job != nil {
+		place.Topic, place.Job = s.job.Topic, s.job.ID
+	}
+	return place.At(err)
+}
+
+// key returns what f gets: the same in all runs of the job.
+func (s stepOf) key() string {
+	hash := sha256.New()
+	for _, part := range []string{s.job.Topic, s.job.ID, s.job.nonce, s.name} {
+		hash.Write([]byte(record.Netstring(part)))
+	}
+	return hex.EncodeToString(hash.Sum(nil)[:16])
+}
+
+// encodeStep returns what is saved of a result.
+func encodeStep(v any) (string, error) {
+	raw, plain := v.([]byte)
+	if !plain {
+		var err error
+		if raw, err = json.Marshal(v); err != nil {
+			return "", fmt.Errorf("%w: its result cannot be encoded: %w", ErrInvalid, err)
+		}
+	}
+	if n := len(raw); n > record.MaxStepResult {
+		return "", fmt.Errorf("%w: result of %d bytes, at most %d are allowed", ErrInvalid, n, record.MaxStepResult)
+	}
+	return string(raw), nil
+}
+
+// decodeStep returns the result that a step has saved.
+func decodeStep[T any](saved string) (v T, err error) {
+	if raw, plain := any(&v).(*[]byte); plain {
+		*raw = []byte(saved)
+		return v, nil
+	}
+	return v, json.Unmarshal([]byte(saved), &v)
 }

@@ -124,7 +124,7 @@ func TestSetOutput(t *testing.T) {
 			require.Equal(b, "first", string(job.Output()), "it is a copy")
 			err := job.SetOutput(make([]byte, delayq.MaxOutput+1))
 			require.ErrorIs(b, err, delayq.ErrInvalid)
-			require.EqualError(b, err, `set output topic "a" job "`+job.ID+`": delayq: invalid: output of 4097 bytes, at most 4096 are allowed`)
+			require.EqualError(b, err, `set output topic "a" job "`+job.ID+`": delayq: invalid: output of 65537 bytes, at most 65536 are allowed`)
 			require.Equal(b, "first", string(job.Output()))
 			if job.Attempt == 1 {
 				return queuetest.ErrTest

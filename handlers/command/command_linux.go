@@ -24,9 +24,9 @@ const (
 )
 
 const (
-	maxOutput = delayq.MaxOutput // bytes of the output that are kept: 4 KiB
-	maxText   = 768              // bytes of these in the text of an error
-	maxName   = 64               // bytes of the name of the command in the text of an error
+	maxOutput = 4 << 10 // bytes of the output that are kept
+	maxText   = 768     // bytes of these in the text of an error
+	maxName   = 64      // bytes of the name of the command in the text of an error
 
 	// pipePatience is how long output is read after the group has been killed: only a process that
 	// has left the group can still write.

@@ -148,7 +148,7 @@ func TestOutputIsAttached(t *testing.T) {
 		j := job(t, "")
 		err := sh(t, `head -c 5000 /dev/zero; printf 'done\377\n'; exit `+status).Handle(t.Context(), j)
 		require.Equal(t, status == "0", err == nil)
-		require.Len(t, j.Output(), delayq.MaxOutput)
+		require.Len(t, j.Output(), 4<<10)
 		require.True(t, strings.HasSuffix(string(j.Output()), "\x00done\xff\n"))
 	}
 }

@@ -15,7 +15,7 @@ type Done struct {
 }
 
 // MaxOutput is how many bytes the output of a run can have.
-const MaxOutput = 4 << 10
+const MaxOutput = 64 << 10
 
 // Encode returns what the script gets: the part of the value that precedes the record, and the
 // output of the run, which follows it.

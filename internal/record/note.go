@@ -6,6 +6,14 @@ import (
 	"strings"
 )
 
+// Bounds of a note, and of what a step saves.
+const (
+	MaxProgressText = 256
+	MaxSteps        = 100
+	MaxStepName     = 100
+	MaxStepResult   = 64 << 10
+)
+
 // A Note is what the runs of a job have said of it, as the note script stores it.
 type Note struct {
 	Nonce       string // of the incarnation

@@ -42,6 +42,7 @@ type Run struct {
 	Past    record.Tally
 	Lease   atomic.Int64 // the fence that the handler sees, in µs
 	Output  Output
+	Noted   Noted
 
 	ends   atomic.Pointer[End] // functions to be called when the run has ended, the last one first
 	Ctx    Context             // of the handler
@@ -205,6 +206,7 @@ type Taken struct {
 	SetBacks        int             // how often Redis's clock had been set back
 	At              int64           // Redis's clock, in ms
 	Defaults        *record.Options // of the topic
+	Noter           Noter           // nil: what the run notes stays with it
 }
 
 // New returns a run of a taken job. The error says why the record cannot be read; the run can be
@@ -220,6 +222,7 @@ func New(k Taken) (*Run, error) {
 		r.Nonce = record.NonceOf(k.Record)
 	}
 	r.Lease.Store(k.End.Micros())
+	r.Noted.of(r, k.Noter)
 	m, known := record.DecodeMoved(k.Moved)
 	if known { // even if the record cannot be read: the job may be put back
 		r.Past = m.Tally

@@ -85,6 +85,7 @@ func (t *Topic) finishBatch(b *run.Batch, cause, err error, now time.Time) (next
 		own, ended := b.Parts[i].Close(err, cause)
 		rows[i] = t.Server.Config.Judge.Verdict(r, ended, own, ran)
 		rows[i].Cause, rows[i].Output = ended, r.Output.End()
+		r.Noted.End()
 	}
 	type end struct {
 		abandoned bool

@@ -16,15 +16,18 @@ import (
 // topics have goroutines of their own, so that a node that does not answer holds up no topic of
 // another one.
 type Node struct {
-	name                              string // under which the server is rung there
-	Only                              bool   // there is no cluster
-	client                            redis.UniversalClient
-	Scripts                           script.Caller // of this node alone
-	promotes, takes, settles, extends *loop.Pool
-	end                               context.CancelFunc // of its ring loop; nil: it has none
+	name    string // under which the server is rung there
+	Only    bool   // there is no cluster
+	client  redis.UniversalClient
+	Scripts script.Caller      // of this node alone
+	end     context.CancelFunc // of its ring loop; nil: it has none
+
+	promotes, takes, settles, extends, notes *loop.Pool
 }
 
-func (n *Node) pools() []*loop.Pool { return []*loop.Pool{n.promotes, n.takes, n.settles, n.extends} }
+func (n *Node) pools() []*loop.Pool {
+	return []*loop.Pool{n.promotes, n.takes, n.settles, n.extends, n.notes}
+}
 
 // close ends what belongs to a node that serves no topic.
 func (n *Node) close() {
@@ -52,9 +55,10 @@ func mostPromotes(n int) int { return min(n, 2+n/100, 6) }
 func MostTakes(n int) int    { return min(takers*n, 6+n/50, 16) }
 func mostSettles(n int) int  { return min(2*n, 4+n/100, 10) }
 func mostExtends(n int) int  { return min(n, 3+n/300, 6) }
+func mostNotes(n int) int    { return min(n, 2+n/300, 4) }
 
 // MostCalls is the most goroutines that do not take.
-func MostCalls(n int) int { return mostPromotes(n) + mostSettles(n) + mostExtends(n) }
+func MostCalls(n int) int { return mostPromotes(n) + mostSettles(n) + mostExtends(n) + mostNotes(n) }
 
 // Connections that a server of n topics keeps although nobody uses them, so that the next job need
 // not wait for one: half of those that it can use at a time.
@@ -73,8 +77,8 @@ func (s *Server) trim() {
 }
 
 // OtherCalls is the most calls of a server that belong to no loop of a topic: a heartbeat, two
-// checks, and those of a watch or a survey of 1,000 topics.
-const OtherCalls = 8
+// checks, those of a watch or a survey of 1,000 topics, and those that read what runs have noted.
+const OtherCalls = 8 + mostRecalls
 
 // takers is the number of takers of a topic.
 const takers = 2
@@ -136,7 +140,7 @@ func (s *Server) nodeOf(client redis.UniversalClient, as *lifetime) *Node {
 	n = &Node{
 		name: s.Config.ID, Only: only, client: client, Scripts: script.Caller{RDB: script.NewFelt(client, &s.pulse), Hooks: s.Config.Listener},
 		promotes: ls.NewPool(mostPromotes(many)), takes: ls.NewPool(MostTakes(many)),
-		settles: ls.NewPool(mostSettles(many)), extends: ls.NewPool(mostExtends(many)),
+		settles: ls.NewPool(mostSettles(many)), extends: ls.NewPool(mostExtends(many)), notes: ls.NewPool(mostNotes(many)),
 	}
 	if !only {
 		n.name += "." + strconv.Itoa(ns.made)
@@ -200,6 +204,7 @@ func (t *Topic) move(n *Node) {
 	l.settle.Move(n.settles)
 	l.settleMore.Move(n.settles)
 	l.extend.Move(n.extends)
+	l.note.Move(n.notes)
 }
 
 // grow lets each node have as many goroutines as n topics need.
@@ -212,6 +217,7 @@ func (ns *nodes) grow(n int) {
 		one.takes.Resize(MostTakes(n))
 		one.settles.Resize(mostSettles(n))
 		one.extends.Resize(mostExtends(n))
+		one.notes.Resize(mostNotes(n))
 	}
 }
 

@@ -73,6 +73,7 @@ type links struct {
 	answerTimeout time.Duration
 	dialTimeout   time.Duration
 	outage        *outage
+	recalls       chan struct{} // has one value for each call of Recall in flight
 }
 
 // ending is what the end of a server waits for.
@@ -94,6 +95,7 @@ type phase struct {
 // New returns a server without topics. It opens no connection.
 func New(rdb redis.UniversalClient, c Config) *Server {
 	s := &Server{links: links{Redis: rdb}, Config: c, alarms: make(chan *Topic, 16)}
+	s.recalls = make(chan struct{}, mostRecalls)
 	s.ending.ready, s.ending.settled = make(chan struct{}), make(chan struct{})
 	s.Enter(stateNew)
 	s.watch.now = make(chan struct{}, 1)

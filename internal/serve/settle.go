@@ -25,6 +25,7 @@ func (t *Topic) settleStep(ctx context.Context, k *settler, least int) loop.Next
 		switch {
 		case len(k.list) > 0:
 			k.number = k.series.Next()
+			t.noteLast(ctx, k.list)
 		case ctx.Err() != nil:
 			return loop.Over
 		case t.unpark(ctx) != nil:

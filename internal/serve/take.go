@@ -463,7 +463,7 @@ func (t *Topic) admitAll(r script.Reply, sent, replied, by time.Time) {
 	for i := range ids {
 		one, err := run.New(run.Taken{
 			Topic: t.Keys.Topic, ID: ids.Text(i), Record: records.Text(i), Attempts: tried.Text(i), Moved: moved.Text(i),
-			End: end, Until: until, SetBacks: t.clock.SetsBack(), At: r.Now(), Defaults: &t.config.Defaults,
+			End: end, Until: until, SetBacks: t.clock.SetsBack(), At: r.Now(), Defaults: &t.config.Defaults, Noter: t,
 		})
 		one.By = by
 		if len(starts) > 0 { // not earlier than that by Redis's clock, which was read before the reply

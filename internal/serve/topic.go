@@ -20,7 +20,8 @@ import (
 
 // A Topic is the part of a server that serves one topic. It has a loop that promotes jobs
 // (promote.go), two loops that take them (take.go), the running handlers (worker.go), a loop that
-// extends leases (extend.go) and two loops that report outcomes to Redis (settle.go).
+// extends leases (extend.go), two loops that report outcomes to Redis (settle.go), and
+// one that tells it what runs note (notes.go).
 //
 // Its state is in small parts, which make no calls: Workers (who may start), owned (which jobs are
 // this server's), Outcomes (what Redis must be told), and the firer, which belongs to the promote
@@ -44,6 +45,7 @@ type Topic struct {
 	owned    run.Holdings
 	Outcomes settle.Queue
 	History  chronicle
+	noting   noting
 	ended    endedRuns
 	vital    vital
 	latches  latches
@@ -112,7 +114,7 @@ type latches struct {
 
 // topicLoops are the loops of a topic. They are nil until the topic is started.
 type topicLoops struct {
-	promote, take, takeMore, extend, settle, settleMore *loop.Loop
+	promote, take, takeMore, extend, settle, settleMore, note *loop.Loop
 }
 
 // A latch says that something may have happened that a loop waits for. It stays set until the loop
@@ -176,13 +178,14 @@ func (t *Topic) build(as *lifetime, client redis.UniversalClient) {
 	loopOf := func(ctx context.Context) context.Context { return loop.Signed(ctx, new(loop.Sign)) }
 	promote, take, takeMore := loopOf(fetch), loopOf(fetch), loopOf(fetch)
 	takeCalls, takeMoreCalls := loop.Signed(work, loop.SignOf(take)), loop.Signed(work, loop.SignOf(takeMore))
-	ends, endsMore, extend := loopOf(work), loopOf(work), loopOf(work)
+	ends, endsMore, extend, note := loopOf(work), loopOf(work), loopOf(work), loopOf(work)
 	l.promote = ls.Add(promote, n.promotes, "promote", func() loop.Next { return t.promoteStep(promote) }, as.fetching, &t.stay.fetching)
 	l.take = ls.Add(take, n.takes, "take", func() loop.Next { return t.takeStep(take, takeCalls, first) }, as.taking, &t.stay.fetching)
 	l.takeMore = ls.Add(takeMore, n.takes, "take", func() loop.Next { return t.takeMoreStep(takeMore, takeMoreCalls, second) }, as.taking, &t.stay.fetching)
 	l.settle = ls.Add(ends, n.settles, "settle", func() loop.Next { return t.settleStep(ends, one, 1) }, as.working, &t.stay.working)
 	l.settleMore = ls.Add(endsMore, n.settles, "settle", func() loop.Next { return t.settleStep(endsMore, more, settle.Pile) }, as.working, &t.stay.working)
 	l.extend = ls.Add(extend, n.extends, "extend", func() loop.Next { return t.extendStep(extend) }, as.working, &t.stay.working)
+	l.note = ls.Add(note, n.notes, "note", func() loop.Next { return t.noteStep(note) }, as.working, &t.stay.working)
 }
 
 // begin starts the loops. They wake each other, so none begins before all of them are known.

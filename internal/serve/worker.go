@@ -326,6 +326,7 @@ func (t *Topic) finish(r *run.Run, cause, err error, now time.Time) (next *run.R
 	ran := now.Sub(r.Began)
 	settled := t.Server.Config.Judge.Verdict(r, cause, err, ran)
 	settled.Cause, settled.Output = cause, r.Output.End()
+	r.Noted.End()
 	t.Mu.Lock()
 	abandoned, lost := t.endLocked(settled)
 	next = t.nextLocked(ran, now, !abandoned && lost == nil)

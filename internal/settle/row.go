@@ -100,6 +100,9 @@ func (v Verb) hold(list []Row) []any {
 // ends reports whether the verb ends jobs for good. Then a successor of the job is enqueued.
 func (v Verb) ends() bool { return v == Ack || v == Expire || v == Bury }
 
+// Stays reports whether the jobs stay what they are, so that what their runs have noted stays too.
+func (v Verb) Stays() bool { return v.returns() || v == Retry || v == Snooze || v == Bury }
+
 // returns reports whether the jobs go back to the head of ready.
 func (v Verb) returns() bool { return v == Return || v == Hold || v == HoldKey }
 
@@ -153,9 +156,9 @@ func (r Row) Followed() Row {
 
 // heirTail is tail for a job whose successor the call enqueues.
 func (r Row) heirTail(server string) []any {
-	about, keep := "", int64(0)
-	if r.Verb == Ack && r.Run.Options.Retention > 0 {
-		about, keep = r.done(server), r.Run.Options.Retention
+	about, keep := r.about(server)
+	if r.Verb == Bury {
+		about = r.Failure
 	}
 	note := ""
 	if r.Verb != Bury || r.Attempts > 0 || r.Failure != "" {
@@ -172,20 +175,12 @@ func (r Row) tail(server string) []any {
 	switch r.Verb {
 	case Ack, Expire:
 		note := r.history(r.Verb.Outcome(), server)
-		if keep := r.Run.Options.Retention; keep > 0 && r.Verb == Ack {
-			return []any{keep, r.done(server), note}
-		}
-		if note != "" {
-			return []any{0, "", note}
+		if about, keep := r.about(server); about != "" || note != "" {
+			return []any{keep, about, note}
 		}
 	case Again:
-		about, keep, n := "", r.Run.Options.Retention, r.Renewal
-		if n.Stage {
-			keep = 0
-		}
-		if keep > 0 {
-			about = r.done(server)
-		}
+		about, keep := r.about(server)
+		n := r.Renewal
 		if r.Bare {
 			r.Err = nil
 		}
@@ -226,11 +221,22 @@ func (r Row) due() any {
 	return r.Run.Due.UnixMilli()
 }
 
-// done returns what is kept of a completed job beside its record.
-func (r Row) done(server string) string {
+// about returns what the scripts learn of the run of a completed job, and for how long in ms they
+// keep it with the record; 0: not. Those who wait for the job learn it too, so it is there for every
+// output.
+func (r Row) about(server string) (about string, keep int64) {
+	if r.Verb != Ack && r.Verb != Again {
+		return "", 0
+	}
+	if keep = r.Run.Options.Retention; r.Renewal != nil && r.Renewal.Stage {
+		keep = 0
+	}
+	if keep == 0 && len(r.Output) == 0 {
+		return "", 0
+	}
 	return record.Done{
 		Attempt: r.Run.Attempt, Start: r.Run.Start.UnixMilli(), End: r.End.UnixMilli(), Server: server, Snoozes: r.Run.Past.Snoozes,
-	}.Encode(r.Output)
+	}.Encode(r.Output), keep
 }
 
 // history returns the entry in the history of the job's schedule. It is empty if the job does not
