@@ -78,9 +78,10 @@ func (j *Job) report(done, total int64, text string) error {
 // call f. So a handler that charges a card, writes a file and sends a mail in three steps, and
 // fails in the third, begins with the third when it is retried:
 //
-//	charge, err := delayq.Step(ctx, job, "charge", func(ctx context.Context, key string) (Charge, error) {
+//	pay := func(ctx context.Context, key string) (Payment, error) {
 //		return cards.Charge(ctx, order, key) // key: the idempotency key of the request
-//	})
+//	}
+//	payment, err := delayq.Step(ctx, job, "pay", pay)
 //	if err != nil {
 //		return err
 //	}

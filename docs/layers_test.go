@@ -113,7 +113,6 @@ var unused = map[string]string{
 	"internal/fire.PlaceSlots":     "the model of schedules plans one schedule as a server does",
 	"internal/record.CutNetstring": "tests of scripts read what these have written",
 	"internal/record.DueHead":      "a test holds inspect.lua to it",
-	"internal/record.Netstring":    "tests of scripts write what these read",
 	"internal/script.LetterKept":   "the list of letters is complete, but nobody reads this one",
 	"internal/script.LuaFile":      "tests of the exported API read scripts",
 	"internal/serve.FarewellTime":  "a test of the end of a server waits for as long",

@@ -58,6 +58,8 @@ type extender struct {
 	at     time.Time   // of the next extension; zero: one interval after the start
 	look   bool        // it also checks leases that cannot be extended yet
 	slow   loop.Pace
+
+	audited int64 // takes at the last audit of restore, which alone uses it
 }
 
 // doubt makes the topic check all its leases.

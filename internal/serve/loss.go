@@ -154,14 +154,14 @@ func (s *Server) restore(ctx context.Context, lost bool) error {
 	all := make([]*Topic, 0, s.Topics.len())
 	for _, t := range s.Topics.all() {
 		// If there were no takes, nothing can be below their number.
-		if least := t.takesAtLeast(0); least > 0 && (lost || least > t.audited) {
+		if least := t.takesAtLeast(0); least > 0 && (lost || least > t.extender.audited) {
 			all = append(all, t)
 		}
 	}
 	err := s.audit(ctx, all...)
 	for _, t := range all {
 		if err == nil {
-			t.audited = t.takesAtLeast(0)
+			t.extender.audited = t.takesAtLeast(0)
 		}
 	}
 	return err

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// NoteEvery is the time between two calls that say how far the jobs of a topic have come.
-	NoteEvery = time.Second
+	// noteEvery is the time between two calls that say how far the jobs of a topic have come.
+	noteEvery = time.Second
 
 	// saveGrace is how long a step that is over goes on being saved after the end of its context.
 	saveGrace = 100 * time.Millisecond
@@ -181,7 +181,7 @@ func (t *Topic) gatherNotes(now time.Time) (rows []noteRow, wait loop.Next) {
 	if len(k.reports) > 0 && !now.Before(k.at) {
 		rows = t.gatherReportsLocked(extendLimit - min(len(k.saves), extendLimit/2))
 		if len(rows) > 0 && !t.Server.Config.Stepped {
-			k.at = now.Add(NoteEvery)
+			k.at = now.Add(noteEvery)
 		}
 	}
 	n, bytes, steps := 0, 0, 0

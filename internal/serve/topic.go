@@ -34,7 +34,6 @@ type Topic struct {
 	node      atomic.Pointer[Node] // that serves the topic
 	clock     link.Clock
 	trouble   trouble
-	audited   int64 // takes at the last audit of restore, which alone uses it
 	Loops     topicLoops
 	promoting promoting
 	taking    taking

@@ -222,8 +222,7 @@ func (r Row) due() any {
 }
 
 // about returns what the scripts learn of the run of a completed job, and for how long in ms they
-// keep it with the record; 0: not. Those who wait for the job learn it too, so it is there for every
-// output.
+// keep it with the record; 0: not. Those who wait for the job learn it too, so it has each output.
 func (r Row) about(server string) (about string, keep int64) {
 	if r.Verb != Ack && r.Verb != Again {
 		return "", 0
