@@ -15,7 +15,7 @@ local function endings(said, stored, totals, send)
   -- that have it. rest follows the letter of the outcome. After f, it is the nonce of the
   -- incarnation that goes on, for which they wait from now on.
   of.tell = function(id, waiters, nonce, kind, rest)
-    local names, left, at = {}, '', 1
+    local names, left, at, seen = {}, '', 1, {}
     waiters = left_of[id] or waiters
     while true do
       local size, start = string.match(waiters, '^(%d+):()', at)
@@ -26,9 +26,12 @@ local function endings(said, stored, totals, send)
       local entry = string.sub(waiters, start, at - 1)
       if string.sub(entry, 1, 8) == nonce then
         names[#names + 1] = string.sub(entry, 22)
-        entry = kind == 'f' and rest .. string.sub(entry, 9) or nil
+        entry = kind == 'f' and rest .. string.sub(entry, 9) or ''
       end
-      left = left .. (entry and #entry .. ':' .. entry or '')
+      local who = string.sub(entry, 1, 8) .. string.sub(entry, 22)
+      if entry ~= '' and not seen[who] then -- it can have waited for both
+        left, seen[who] = left .. #entry .. ':' .. entry, true
+      end
     end
     if #names > 0 then
       left_of[id] = left
