@@ -23,6 +23,7 @@ type explanationRecord struct {
 	Reasons []reasonRecord `json:"reasons"`
 	// What holds in the runs of the job, if it is there and not done.
 	Settings []settingRecord `json:"settings,omitempty"`
+	Waiters  int             `json:"waiters,omitempty"` // clients that wait for the job
 	left     []int           // the retries that are left by these settings
 }
 
@@ -35,7 +36,7 @@ type settingRecord struct {
 
 // explanationOf returns the record of an explanation.
 func explanationOf(topic, id string, found *delayq.Explanation) *explanationRecord {
-	r := &explanationRecord{jobRef: refOf(topic, id), At: stamp(found.At), Verdict: found.Verdict, Reasons: []reasonRecord{}}
+	r := &explanationRecord{jobRef: refOf(topic, id), At: stamp(found.At), Verdict: found.Verdict, Reasons: []reasonRecord{}, Waiters: found.Waiters}
 	if found.Job != nil {
 		r.Job = jobOf(found.Job, false)
 	}
@@ -148,7 +149,8 @@ func (a *app) showExplanation(w io.Writer, r *explanationRecord) error {
 		pairs = append(pairs, "  "+string(reason.Code), reason.Text)
 	}
 	if j := r.Job; j != nil {
-		pairs = append(pairs, "  due", a.when(time.Time(j.Due)), "  enqueued", a.when(time.Time(j.Enqueued)), "  attempt", attemptText(r))
+		pairs = append(pairs, "  due", a.when(time.Time(j.Due)), "  enqueued", a.when(time.Time(j.Enqueued)), "  attempt", attemptText(r),
+			"  progress", j.progressText(), "  steps", j.stepsText(), "  waiters", waitersText(r.Waiters))
 	}
 	for _, one := range r.Settings {
 		pairs = append(pairs, "  "+one.Name, one.Value+", "+string(one.By))

@@ -55,7 +55,7 @@ var leftOut = map[string]map[string]string{
 		"Errors.Attempt": oneLine, "Errors.At": oneLine, "Errors.Duration": oneLine, "Errors.Server": oneLine, "Errors.Kind": oneLine, "Errors.Type": oneLine,
 		"Errors.Stack": oneLine, "Errors.NextDue": oneLine, "Errors.TraceParent": oneLine,
 		"Stage": oneLine, "Stages": oneLine, "Plan.Due": oneLine, "Plan.Over": oneLine, "Plan.FailedAt": oneLine, "Plan.Attempt": oneLine,
-		"Plan.Kind": oneLine, "Plan.Message": oneLine,
+		"Plan.Kind": oneLine, "Plan.Message": oneLine, "Progress": ofWide, "Steps": oneLine,
 	},
 	"jobs -o wide": {
 		"Priority": oneLine, "BurstBegan": oneLine, "BurstEnds": oneLine,
@@ -64,7 +64,7 @@ var leftOut = map[string]map[string]string{
 		"Errors.Attempt": oneLine, "Errors.At": oneLine, "Errors.Duration": oneLine, "Errors.Server": oneLine, "Errors.Kind": oneLine, "Errors.Type": oneLine,
 		"Errors.Stack": oneLine, "Errors.NextDue": oneLine, "Errors.TraceParent": oneLine,
 		"Stage": oneLine, "Stages": oneLine, "Plan.Due": oneLine, "Plan.Over": oneLine, "Plan.FailedAt": oneLine, "Plan.Attempt": oneLine,
-		"Plan.Kind": oneLine, "Plan.Message": oneLine,
+		"Plan.Kind": oneLine, "Plan.Message": oneLine, "Steps": oneLine,
 	},
 	"jobs -o jsonl": {"Payload": notRead},
 }
@@ -119,6 +119,10 @@ func change(v reflect.Value) {
 		v.Set(reflect.ValueOf(map[string]string{"name": "value"}))
 	case []byte:
 		v.SetBytes([]byte("other"))
+	case []string:
+		v.Set(reflect.ValueOf([]string{"other"}))
+	case *delayq.Progress:
+		v.Set(reflect.ValueOf(&delayq.Progress{Done: 1, Total: 2, Text: "half", At: time.Date(2027, 1, 2, 3, 4, 5, 0, time.UTC)}))
 	case bool:
 		v.SetBool(true)
 	case int:
@@ -180,7 +184,7 @@ func TestListsSayWhatTheyHaveNotRead(t *testing.T) {
 		r := w.ok("jobs", "t", "-o", "jsonl")
 		require.Contains(w, r, `"partial":true`)
 		require.NotContains(w, r, "backoff")
-		require.Regexp(w, `large  scheduled  -  +\S+ \S+  +1  +-  +`, w.ok("jobs", "t", "-o", "wide"))
+		require.Regexp(w, `large  scheduled  -  +\S+ \S+  +-  +1  +-  +`, w.ok("jobs", "t", "-o", "wide"))
 		require.NotContains(w, w.ok("job", "t", "large", "-o", "json"), "partial")
 		require.Regexp(w, `(?m)^retries +5$`, w.ok("job", "t", "large"))
 		require.Regexp(w, `(?m)^retries +unlimited, unless its handler sets it$`, w.ok("job", "mail:welcome", "wait-1"))

@@ -17,8 +17,9 @@ func (a *app) jobCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "job TOPIC ID",
 		Short: "Show everything about a job",
-		Long: `Show everything about a job: its state, times, limits, headers, payload and errors, and the
-output of a done job. An ID that is not printable is given as base64:…, as lists show it.`,
+		Long: `Show everything about a job: its state, progress, times, limits, headers, payload and
+errors, and the output of a done job. An ID that is not printable is given as base64:…, as
+lists show it.`,
 		Example: `  delayq job order:cancel order-42
   delayq job order:cancel order-42 --payload | jq .`,
 		Args:              counted(2, 2, "a topic and an ID"),
@@ -92,6 +93,10 @@ func (a *app) showJob(w io.Writer, r *jobRecord) error {
 	if r.Stages > 0 {
 		stage = strconv.Itoa(r.Stage) + " of " + strconv.Itoa(r.Stages)
 	}
+	progress := r.progressText()
+	if progress != "" {
+		progress += " (" + when(r.Progress.At) + ")"
+	}
 	given, left := retries(r.Retries), retries(r.RetriesLeft)
 	if r.unset && r.Undecodable == "" {
 		given, left = given+", unless its handler sets it", ""
@@ -99,7 +104,7 @@ func (a *app) showJob(w io.Writer, r *jobRecord) error {
 	err := a.fields(w,
 		"topic", r.Topic, "id", idText(r.exact()), "key", keyText(&r.jobKey), "priority", priority, "state", string(r.State), "enqueued", when(r.Enqueued), "due", due,
 		"first call", when(r.BurstBegan), "due at the latest", when(r.BurstEnds), "stage", stage,
-		"started", when(r.Started), "lease until", when(r.LeaseEnd), "buried", when(r.Buried), "finished", when(r.Finished),
+		"progress", progress, "steps", r.stepsText(), "started", when(r.Started), "lease until", when(r.LeaseEnd), "buried", when(r.Buried), "finished", when(r.Finished),
 		"kept until", when(r.KeptUntil), "expires", when(r.ExpireAt),
 		"attempt", strconv.Itoa(r.Attempt), "retries", given, "retries left", left, "snoozes", snoozes, "backoff", backoff,
 		"timeout", last(r.Timeout), "retention", last(r.Retention), "schedule", r.Schedule, "slot", when(r.Slot),

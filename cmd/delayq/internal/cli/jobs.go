@@ -30,6 +30,7 @@ func (a *app) jobsView(state delayq.State, topics bool) view[*jobRecord] {
 		{head: "STATE", cell: func(r *jobRecord) string { return string(r.State) }, wide: state != ""},
 		{head: "KEY", cell: func(r *jobRecord) string { return orDash(keyText(&r.jobKey)) }, wide: true},
 		{head: head, cell: func(r *jobRecord) string { return a.when(r.since()) }},
+		{head: "PROGRESS", cell: func(r *jobRecord) string { return orDash(r.progressText()) }, wide: state != delayq.StateRunning},
 		{head: "ATTEMPT", cell: func(r *jobRecord) string { return strconv.Itoa(r.Attempt) }, right: true, minor: true},
 		{head: "RETRIES LEFT", cell: (*jobRecord).leftText, right: true, wide: true},
 		{head: "SIZE", cell: func(r *jobRecord) string { return bytesText(r.PayloadSize) }, right: true, minor: true},

@@ -187,6 +187,7 @@ type jobRecord struct {
 	RetriesLeft int              `json:"retries_left"` // of Retries
 	Snoozes     int              `json:"snoozes,omitempty"`
 	planRecord
+	notedRecord
 	Backoff     []seconds `json:"backoff,omitempty"` // the first delay and the limit
 	Timeout     seconds   `json:"timeout,omitempty"`
 	Retention   seconds   `json:"retention,omitempty"`
@@ -271,7 +272,7 @@ func jobOf(info *delayq.JobInfo, whole bool) *jobRecord {
 		Backoff: []seconds{seconds(info.BackoffFirst), seconds(info.BackoffLimit)},
 		Timeout: seconds(info.Timeout), Retention: seconds(info.Retention),
 		Schedule: info.Schedule, Slot: stamp(info.Slot), PayloadSize: info.PayloadSize, Partial: info.Partial,
-		unset: library.Given(info).Retry == record.NotSet, planRecord: planOf(info),
+		unset: library.Given(info).Retry == record.NotSet, planRecord: planOf(info), notedRecord: notedOf(info),
 	}
 	if info.Key != "" && info.Undecodable == nil {
 		head := seconds(info.Priority)

@@ -37,10 +37,14 @@ func (m *top) columns(s *topScreen) []topColumn {
 			{head: "LAST RUN", drop: 1}, {head: "FIRED", right: true, least: 6, drop: 2}, {head: "STATE", least: 8},
 		}
 	case jobsScreen:
-		return []topColumn{
+		columns := []topColumn{
 			{head: "ID", least: 16}, {head: jobHeads[s.query.State], right: true, least: 10}, {head: "ATTEMPT", right: true}, {head: "LEFT", right: true, least: 9, drop: 2},
 			{head: "SIZE", right: true, least: 8, drop: 1}, {head: "WHY DUE", drop: 3}, {head: "LAST ERROR"},
 		}
+		if s.query.State == delayq.StateRunning {
+			columns[5] = topColumn{head: "PROGRESS"}
+		}
+		return columns
 	}
 	columns := []topColumn{
 		{head: "TOPIC", least: 16}, {head: "SCHED", right: true, least: 7}, {head: "READY", right: true, least: 7}, {head: "RUN", right: true, least: 6},
@@ -117,7 +121,7 @@ func (m *top) rows(s *topScreen) []topRow {
 	case jobsScreen:
 		for _, r := range s.jobs {
 			id := r.exact()
-			rows = append(rows, topRow{key: id, cells: m.jobCells(r), topic: s.topic, job: r, open: func() *topScreen { return m.jobText(s.topic, id) }})
+			rows = append(rows, topRow{key: id, cells: m.jobCells(s, r), topic: s.topic, job: r, open: func() *topScreen { return m.jobText(s.topic, id) }})
 		}
 		return rows
 	}
@@ -187,13 +191,16 @@ func (m *top) topicState(t *topTopic) string {
 	return text
 }
 
-func (m *top) jobCells(r *jobRecord) []string {
-	when := m.since
+func (m *top) jobCells(s *topScreen, r *jobRecord) []string {
+	when, why := m.since, string(r.DueReason)
 	if r.State == delayq.StateScheduled || r.State == delayq.StateRunning {
 		when = m.until
 	}
+	if s.query.State == delayq.StateRunning { // why it was due no longer matters
+		why = r.progressText()
+	}
 	return []string{
-		idText(r.exact()), when(stamp(r.since())), strconv.Itoa(r.Attempt), r.leftText(), bytesText(r.PayloadSize), orDash(string(r.DueReason)),
+		idText(r.exact()), when(stamp(r.since())), strconv.Itoa(r.Attempt), r.leftText(), bytesText(r.PayloadSize), orDash(why),
 		orDash(r.lastError()),
 	}
 }
