@@ -82,7 +82,7 @@ type TopicStats struct {
 var counters = []Counter{
 	CounterEnqueued, CounterTaken, CounterAcked, CounterAgain, CounterRetried, CounterSnoozed, CounterBuried, CounterCancelled,
 	CounterExpired, CounterReclaimed, CounterReturned, CounterHeld, CounterRevived, CounterDropped, CounterPrunedDead, CounterPrunedDone, CounterDeleted, CounterRepaired,
-	CounterFired, CounterSkipped, CounterMissed, CounterTombed, CounterDebounced,
+	CounterFired, CounterSkipped, CounterMissed, CounterTombed, CounterDebounced, CounterAwaited,
 }
 
 // statsTopics is the maximum number of topics that travel in one pipeline.
@@ -410,6 +410,7 @@ const (
 	CounterMissed     Counter = "missed"      // slots not fired because of the [MissedPolicy]
 	CounterTombed     Counter = "tombed"      // jobs refused because their ID was closed: see [Tombstone]
 	CounterDebounced  Counter = "debounced"   // calls whose payload went to a job that was there: see [Debounce] and [Latest]
+	CounterAwaited    Counter = "awaited"     // outcomes of jobs that were told to waiting clients: see [Client.Wait]
 )
 
 // mostSpans is the maximum number of durations of one DueWithin.

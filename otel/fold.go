@@ -45,6 +45,7 @@ var countings = map[delayq.Counter]counting{
 	delayq.CounterDeleted:    {jobEvents, "event", "deleted"},
 	delayq.CounterTombed:     {jobEvents, "event", "tombed"},
 	delayq.CounterDebounced:  {jobEvents, "event", "debounced"},
+	delayq.CounterAwaited:    {jobEvents, "event", "awaited"},
 	delayq.CounterReclaimed:  {family: reclaimed},
 	delayq.CounterDropped:    {family: dropped},
 	delayq.CounterPrunedDead: {prunedJobs, "state", "dead"},

@@ -45,6 +45,7 @@ var counters = map[delayq.Counter]key{
 	delayq.CounterDeleted:    {jobEventsTotal, "deleted"},
 	delayq.CounterTombed:     {jobEventsTotal, "tombed"},
 	delayq.CounterDebounced:  {jobEventsTotal, "debounced"},
+	delayq.CounterAwaited:    {jobEventsTotal, "awaited"},
 	delayq.CounterReclaimed:  {leasesReclaimedTotal, ""},
 	delayq.CounterDropped:    {leasesDroppedTotal, ""},
 	delayq.CounterPrunedDead: {prunedJobsTotal, "dead"},

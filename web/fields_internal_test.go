@@ -81,6 +81,10 @@ func change(v reflect.Value) {
 		v.Set(reflect.ValueOf(map[string]string{"name": "value"}))
 	case []byte:
 		v.SetBytes([]byte("other"))
+	case []string:
+		v.Set(reflect.ValueOf([]string{"other"}))
+	case *delayq.Progress:
+		v.Set(reflect.ValueOf(&delayq.Progress{Done: 1, Total: 2, Text: "half", At: time.Date(2027, 1, 2, 3, 4, 5, 0, time.UTC)}))
 	case bool:
 		v.SetBool(true)
 	case int:

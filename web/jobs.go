@@ -116,6 +116,7 @@ type jobPage struct {
 	Links   []Link        `json:"links,omitempty"`
 	// What holds in the runs of the job, if it is not done.
 	Settings []settingRow `json:"settings,omitempty"`
+	Waiters  int          `json:"waiters,omitempty"` // clients that wait for the job
 	ID       string       `json:"-"`
 	Show     string       `json:"-"` // how the payload is shown: decoded, raw or hex
 	Acts     []string     `json:"-"`
@@ -224,7 +225,7 @@ func (h *Handler) jobPage(v *view, id string, l *look, opened bool) *jobPage {
 	}
 	rule := h.o.rule(v.Topic)
 	job := record(info, opened && !rule.redacted)
-	p.Job, p.Seen = &job, library.Seen(info)
+	p.Job, p.Seen, p.Waiters = &job, library.Seen(info), l.explained.Waiters
 	p.set(l.explained)
 	p.Copies = info.Undecodable == nil && v.Can(string(RightEnqueue))
 	for name := range job.Headers {

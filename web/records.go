@@ -35,6 +35,8 @@ type jobRecord struct {
 	Stage       int               `json:"stage,omitempty"` // of a job with several due times, from 1
 	Stages      int               `json:"stages,omitempty"`
 	Plan        []stageEntry      `json:"plan,omitempty"`
+	Progress    *progressEntry    `json:"progress,omitempty"`
+	Steps       []string          `json:"steps,omitempty"`           // those that are over
 	Backoff     []float64         `json:"backoff_seconds,omitempty"` // the first delay and the limit
 	TimeoutSec  float64           `json:"timeout_seconds,omitempty"`
 	Retention   float64           `json:"retention_seconds,omitempty"`
@@ -46,6 +48,14 @@ type jobRecord struct {
 	Partial     bool              `json:"partial,omitempty"`
 	Columns     map[string]string `json:"columns,omitempty"` // that were asked for: see filter
 	Undecodable string            `json:"undecodable,omitempty"`
+}
+
+// A progressEntry is how far a job has come, in JSON.
+type progressEntry struct {
+	Done  int64     `json:"done"`
+	Total int64     `json:"total,omitempty"` // 0: unknown
+	Text  string    `json:"text,omitempty"`
+	At    time.Time `json:"at"`
 }
 
 // A stageEntry is one of the due times of a job in JSON.
@@ -82,12 +92,15 @@ func record(j *delayq.JobInfo, headers bool) jobRecord {
 		LeaseEnd: utc(j.LeaseEnd), BuriedAt: utc(j.BuriedAt), StartedAt: utc(j.StartedAt), FinishedAt: utc(j.FinishedAt),
 		KeptUntil: utc(j.KeptUntil), ExpireAt: utc(j.ExpireAt), Attempt: j.Attempt, Retries: j.Retries, RetriesLeft: j.RetriesLeft(), Snoozes: j.Snoozes, Stage: j.Stage, Stages: j.Stages,
 		TimeoutSec: j.Timeout.Seconds(), Retention: j.Retention.Seconds(), Schedule: j.Schedule, Slot: utc(j.Slot),
-		PayloadSize: j.PayloadSize, Partial: j.Partial,
+		PayloadSize: j.PayloadSize, Partial: j.Partial, Steps: j.Steps,
 		BurstBegan: utc(j.BurstBegan), BurstEnds: utc(j.BurstEnds),
 	}
 	if j.Key != "" && j.Undecodable == nil {
 		head := j.Priority.Seconds()
 		r.Priority = &head
+	}
+	if p := j.Progress; p != nil {
+		r.Progress = &progressEntry{p.Done, p.Total, p.Text, utc(p.At)}
 	}
 	if j.BackoffLimit > 0 {
 		r.Backoff = []float64{j.BackoffFirst.Seconds(), j.BackoffLimit.Seconds()}

@@ -27,7 +27,7 @@ type counterRow struct {
 var counterNames = []delayq.Counter{
 	delayq.CounterEnqueued, delayq.CounterTaken, delayq.CounterAcked, delayq.CounterAgain, delayq.CounterRetried, delayq.CounterSnoozed,
 	delayq.CounterBuried, delayq.CounterRevived, delayq.CounterCancelled, delayq.CounterExpired, delayq.CounterReclaimed,
-	delayq.CounterPrunedDead, delayq.CounterFired, delayq.CounterSkipped, delayq.CounterMissed, delayq.CounterTombed, delayq.CounterDebounced, delayq.CounterRepaired,
+	delayq.CounterPrunedDead, delayq.CounterFired, delayq.CounterSkipped, delayq.CounterMissed, delayq.CounterTombed, delayq.CounterDebounced, delayq.CounterAwaited, delayq.CounterRepaired,
 }
 
 // CounterRows returns the counters.
@@ -61,6 +61,11 @@ func (p *jobsPage) ConfirmURL() string {
 // Keyed reports whether a job of the page has a key.
 func (p *jobsPage) Keyed() bool {
 	return slices.ContainsFunc(p.Jobs, func(j jobRecord) bool { return j.exact != "" })
+}
+
+// Progressed reports whether a job of the page has said how far it has come.
+func (p *jobsPage) Progressed() bool {
+	return slices.ContainsFunc(p.Jobs, func(j jobRecord) bool { return j.Progress != nil })
 }
 
 // mostOrdered is the most running jobs that have an order: see [delayq.Query].
