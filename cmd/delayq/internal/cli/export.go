@@ -115,7 +115,8 @@ func (a *app) exportCommand() *cobra.Command {
 		Short: "Write jobs with payloads as JSON Lines, for import or a support ticket",
 		Long: `Write the jobs of a topic in one state to stdout, one a line, with payloads and errors. The
 flags select jobs as in the command jobs. Servers may go on while export runs: a job
-that leaves the state in the meantime may be missing.`,
+that leaves the state in the meantime may be missing. Progress, steps and outputs are not
+written: they belong to a run or to this very job.`,
 		Example:           "  delayq export mail:welcome --state dead > dead.jsonl",
 		Args:              counted(1, 1, "a topic"),
 		ValidArgsFunction: a.completeArgs(a.topicNames, nothing),
