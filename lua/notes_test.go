@@ -140,11 +140,11 @@ var endings = map[string]ending{
 	"replace scheduled":    {false, "+60000", sending("r+0"), `r `, false, false},
 	"replace running":      {true, "+0", sending("r+60000"), `r `, false, false},
 	"replace ready":        {false, "+0", sending("w+0"), `r `, false, false},
-	"again":                {true, "+0", settling(settle.Row{Verb: settle.Again}), `(?s)f .{8}`, false, true},
-	"again later":          {true, "+0", settling(settle.Row{Verb: settle.Again, Delay: time.Minute}), `(?s)f .{8}`, false, true},
-	"the next stage":       {true, "+0", settling(settle.Row{Verb: settle.Pass, Delay: time.Minute}), `(?s)f .{8}`, false, true},
-	"debounce":             {false, "+60000", sending("b+1000/5000"), `(?s)f .{8}`, false, true},
-	"latest":               {false, "+0", sending("l+1000"), `(?s)f .{8}`, false, true},
+	"again":                {true, "+0", settling(settle.Row{Verb: settle.Again}), `(?s)f .+`, false, true},
+	"again later":          {true, "+0", settling(settle.Row{Verb: settle.Again, Delay: time.Minute}), `(?s)f .+`, false, true},
+	"the next stage":       {true, "+0", settling(settle.Row{Verb: settle.Pass, Delay: time.Minute}), `(?s)f .+`, false, true},
+	"debounce":             {false, "+60000", sending("b+1000/5000"), `(?s)f .+`, false, true},
+	"latest":               {false, "+0", sending("l+1000"), `(?s)f .+`, false, true},
 	"retry":                {true, "+0", settling(settle.Row{Verb: settle.Retry, Delay: time.Minute, Failure: hand.Failed}), ``, true, true},
 	"snooze":               {true, "+0", settling(settle.Row{Verb: settle.Snooze, Delay: time.Minute}), ``, true, true},
 	"give back":            {true, "+0", settling(settle.Row{Verb: settle.Return}), ``, true, true},
@@ -158,12 +158,19 @@ var endings = map[string]ending{
 		require.Equal(t, 1, reclaimed)
 	}, ``, true, true},
 	"a schedule cancels it": {false, "slot", func(t *testing.T, h *Hand, _ hand.Held) {
-		require.NoError(t, h.RDB.ZAdd(t.Context(), h.Keys.Slots, redis.Z{Score: float64(time.Now().UnixMilli() - 1), Member: "every"}).Err())
-		hand.NewTimer(h.RDB, h.Keys, slog.New(slog.DiscardHandler)).Firer.Fire(t.Context(), 1, 0)
+		h.fireSlot(1)
 	}, `c `, false, false},
 	"its schedule is removed": {false, "slot", func(t *testing.T, h *Hand, _ hand.Held) {
 		require.NoError(t, h.client().Unschedule(t.Context(), h.Keys.Topic, "every"))
 	}, `c `, false, false},
+}
+
+// fireSlot fires a slot of the schedule "every" that came some ms ago.
+func (h *Hand) fireSlot(ago int64) {
+	h.T.Helper()
+	slot := h.RDB.Time(h.T.Context()).Val().UnixMilli() - ago
+	require.NoError(h.T, h.RDB.ZAdd(h.T.Context(), h.Keys.Slots, redis.Z{Score: float64(slot), Member: "every"}).Err())
+	hand.NewTimer(h.RDB, h.Keys, slog.New(slog.DiscardHandler)).Firer.Fire(h.T.Context(), 1, 0)
 }
 
 // stageEnding makes the job that an ending ends, and returns its ID.
@@ -171,8 +178,7 @@ func stageEnding(t *testing.T, h *Hand, e ending) (id string, held hand.Held) {
 	t.Helper()
 	if e.due == "slot" {
 		require.NoError(t, h.client().Schedule(t.Context(), h.Keys.Topic, "every", delayq.Every(time.Minute), nil, delayq.OverlapCancelPrevious))
-		require.NoError(t, h.RDB.ZAdd(t.Context(), h.Keys.Slots, redis.Z{Score: float64(time.Now().UnixMilli() - 1), Member: "every"}).Err())
-		hand.NewTimer(h.RDB, h.Keys, slog.New(slog.DiscardHandler)).Firer.Fire(t.Context(), 1, 0)
+		h.fireSlot(200)
 		ids, err := h.RDB.HKeys(t.Context(), h.Keys.Pool).Result()
 		require.NoError(t, err)
 		require.Len(t, ids, 1, "it is fired")
