@@ -39,7 +39,7 @@ func (s *Server) handleTopic(topic string, h Handler, opts []HandlerOption) erro
 	all := newHandlerOptions(topic, opts).withClasses(opts)
 	doing, offers, errs := make([]*handling, len(all)), make([]serve.Offer, len(all)), []error(nil)
 	for i, o := range all {
-		doing[i] = &handling{topic: o.topic, handler: s.fit(o, h)}
+		doing[i] = &handling{topic: o.topic, handler: s.fit(o, h), sealer: s.sealer()}
 		if s.valid() == nil { // nothing may wait for Redis below
 			offers[i] = serve.Offer{TopicConfig: o.like(doing[i], &s.o.job.Options), Client: s.engine.ClientFor(o.topic)}
 		}
@@ -118,6 +118,7 @@ func (o *handlerOptions) like(h *handling, defaults *record.Options) serve.Topic
 type handling struct {
 	topic   string
 	handler Handler
+	sealer  *Client // that encodes the jobs that its runs hand over
 }
 
 // before says whose handler gets its middleware first: topics by name, then patterns, the longest
@@ -137,7 +138,9 @@ func (h *handling) before(other *handling) int {
 
 // Run calls the handler with the job of a run.
 func (h *handling) Run(ctx context.Context, r *run.Run) error {
-	return h.handler.Handle(ctx, newJob(r))
+	job := newJob(r)
+	job.hands = &handing{h.sealer, ctx, &r.Hands}
+	return h.handler.Handle(ctx, job)
 }
 
 // RunBatch calls the batch handler with the jobs of a batch.
@@ -147,6 +150,7 @@ func (h *handling) RunBatch(ctx context.Context, b *run.Batch, each func(*run.Ru
 		b.Parts[i].Ctx = each(r)
 		jobs[i] = newJob(r)
 		jobs[i].part = &b.Parts[i]
+		jobs[i].hands = &handing{h.sealer, b.Parts[i].Ctx, &r.Hands}
 	}
 	return h.handler.(*batchHandler).handle(ctx, jobs)
 }

@@ -58,6 +58,7 @@ type Job struct {
 	// Of the run, shared by copies of the job; nil: there is no run, or no output of a done one.
 	output *run.Output
 	noted  *run.Noted // of the run, shared by copies of the job; nil: there is no run
+	hands  *handing   // what Then needs; nil: there is no run
 }
 
 // Nonce identifies one incarnation of the job: eight random bytes that change with every accepted

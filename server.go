@@ -79,6 +79,7 @@ type Server struct {
 	handlers   []*handling // set before Run
 	middleware []Middleware
 	around     []BatchMiddleware // batch handlers
+	carrier    *Client           // that delivers what runs hand over; nil: Run has not begun
 }
 
 // NewServer returns a server for the queue in rdb, which is a [redis.Client] (for a standalone
@@ -95,7 +96,9 @@ func NewServer(rdb redis.UniversalClient, opts ...ServerOption) *Server {
 		s.errs = append(s.errs, err)
 	}
 	id := rand.Text()
-	s.engine = serve.New(rdb, s.o.config(id, s.calendars))
+	config := s.o.config(id, s.calendars)
+	config.Deliver = s.deliver
+	s.engine = serve.New(rdb, config)
 	for _, l := range s.o.hooks.lookers {
 		l.Attach(s.engine)
 	}
@@ -187,6 +190,7 @@ func (s *Server) begin() error {
 	s.log = contain.Logger(cmp.Or(s.o.logger, slog.Default()))
 	s.o.hooks.trouble = func(why *contain.Crash) { logHook(s.log, why) }
 	s.engine.Begin(s.log)
+	s.carrier = s.newCarrier()
 	return nil
 }
 
@@ -362,6 +366,7 @@ func (j *Job) lend() {
 	j.fence = new(atomic.Int64)
 	j.fence.Store(j.StartedAt.Add(defaultServer.lease).UnixMicro())
 	j.output, j.noted = new(run.Output), new(run.Noted)
+	j.hands = &handing{sealer(defaultServer.prefix), context.Background(), new(run.Handover)}
 }
 
 // NextRun returns the job of the next run, which begins when the lease of this run has expired.

@@ -26,7 +26,7 @@
 -- Returns {'ok', now, letters}: o for done, l for lost, g for gone; no letters if all are done. q
 -- for left alone, because the job has a successor: again ends it.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats lease owns settle retain history
+-- Uses: now receipt stats lease owns settle retain history handed
 local leases, pool, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats, receipt, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local keyed, next, notes = KEYS[11], KEYS[12], KEYS[13]
@@ -61,6 +61,9 @@ if #ids > 0 then
       return outcome_of(counter, id, attempts, where[i] and jobs[where[i] + 1] or '')
     end)
     tell.close()
+  end
+  if handed.over then
+    handed.over(jobs, where, ids)
   end
   release(leases, ids)
   redis.call('HDEL', pool, unpack(ids))

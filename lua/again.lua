@@ -41,7 +41,7 @@
 -- for another call, because the job has no successor, or the successors have more than 1 MiB.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats sizes terms lease owns settle retain control wake ring history place
--- Uses: rouse key close_books successor heirs spare
+-- Uses: rouse key close_books successor heirs spare handed
 local leases, pool, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats, receipt, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local bucket, ready, sizes, idle = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
@@ -140,6 +140,9 @@ if #ids > 0 then
       return 'd', jobs[at + 1] == '' and log or append(log, jobs[at + 1])
     end)
     tell.close()
+  end
+  if handed.over then
+    handed.over(jobs, where, ids)
   end
   redis.call('HSET', pool, unpack(records))
   release(leases, ids)

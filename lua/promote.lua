@@ -29,6 +29,7 @@
 -- KEYS[24]  next      hash, running job ID to the successor that it will have
 -- KEYS[25]  dead      zset, job ID scored by the time of burial
 -- KEYS[26]  notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
+-- KEYS[27]  parcels   zset, jobs that ended runs have handed over, by target and number
 -- ARGV[1]   limit     most jobs to move of each kind, at most 1,000 (unpack has a stack limit)
 -- ARGV[2]   heal      1: also put back IDs in handoff, left by a server that died between wait and
 --                     take, and store some successors of jobs that an earlier release has ended
@@ -40,10 +41,10 @@
 -- do not return together. If the jobs of a key run in their order, such a job stays the first one.
 -- A call puts back about eighty of them, or fewer with long error logs: then wait is 0. Safe to
 -- send twice.
--- Returns {'ok', now, moved, reclaimed, wait, due, waiting, rest}: wait is the time to the next due
--- job, lease end, slot, end of a hold, turn of a parked key or end of a straggler in µs, -1 if
--- there is none. due is the number of schedules with a due slot, waiting the number of those with a
--- waiting slot. rest is wait without the slots.
+-- Returns {'ok', now, moved, reclaimed, wait, due, waiting, rest, parcels}. wait is the time to the
+-- next due job, lease end, slot, end of a hold, turn of a parked key or end of a straggler in µs,
+-- -1 if there is none. due is the number of schedules with a due slot, waiting the number of those
+-- with a waiting slot. rest is wait without the slots. parcels is 1 if heal is, and there are some.
 -- Cost: O(log N + limit).
 -- Uses: now stats lease append errors history control ring place rouse line_up reseat free_keys
 -- Uses: holder order block unblock end_run close_books
@@ -267,4 +268,5 @@ for i, head in ipairs(heads) do
     end
   end
 end
-return {'ok', now, #due, reclaimed, wait, overdue, waits, rest}
+local handed = heal == '1' and redis.call('EXISTS', KEYS[27]) or 0
+return {'ok', now, #due, reclaimed, wait, overdue, waits, rest, handed}

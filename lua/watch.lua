@@ -2,7 +2,7 @@
 -- Writes nothing.
 --
 -- KEYS[1..]  keys  bucket, leases, slots, handoff, waiting, ready, turn, idle, meta, held, parked,
---                  holders of each topic
+--                  holders, parcels of each topic
 -- ARGV[1]    name  under which the server waits; empty: report only how long
 -- ARGV[2..]  list  if there are no KEYS: the same names
 --
@@ -12,9 +12,9 @@
 -- topic of another node is marked m.
 --
 -- A topic has something to do if the head of bucket, leases, slots, held or parked is due, or a
--- straggler's time is over, or if handoff or waiting exists. A key of a wrong type counts as
--- something to do: promote or take reports it, and the other topics are not affected. Held, parked,
--- holders and turn are not needed by jobs without a key, so they count as nothing then.
+-- straggler's time is over, or if handoff, waiting or parcels exists. A key of a wrong type counts
+-- as something to do: promote or take reports it, and the other topics are not affected. Held,
+-- parked, holders and turn are not needed by jobs without a key, so they count as nothing then.
 --
 -- If Redis accepts no writes, the reply is the error that says so. A master that has become a
 -- replica can still be read, and its data can be stale.
@@ -51,7 +51,7 @@ local function straggler(holders)
 end
 
 local waits, marks, checked = {}, {}, false
-for i = first, #list, 12 do
+for i = first, #list, 13 do
   local bucket, handoff, waiting = list[i], list[i + 3], list[i + 4]
   local ready, turn = list[i + 5], list[i + 6]
   if not checked then
@@ -65,13 +65,13 @@ for i = first, #list, 12 do
   local wait, mark = -1, '-'
   local held, parked, holders = list[i + 9], list[i + 10], list[i + 11]
   local there = redis.pcall('EXISTS', bucket, list[i + 1], list[i + 2], handoff, waiting, ready,
-      turn, held, parked, holders)
+      turn, held, parked, holders, list[i + 12])
   if elsewhere(there) then
     mark = 'm'
   elseif type(there) == 'table' then
     return there
   else
-    if there > 0 and redis.pcall('EXISTS', handoff, waiting) ~= 0 then
+    if there > 0 and redis.pcall('EXISTS', handoff, waiting, list[i + 12]) ~= 0 then
       wait = 0
     end
     local heads = {bucket, list[i + 1], list[i + 2], held, parked, holders}

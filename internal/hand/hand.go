@@ -180,7 +180,7 @@ func (h *Hand) Settle(held []Held, like settle.Row) (script.Reply, error) {
 		list[i].Failure = strings.Replace(like.Failure, `"attempt":1,`, `"attempt":`+strconv.Itoa(finished+1)+",", 1)
 	}
 	args := settle.AppendRows(like.Verb.Open(nil, h.Keys, h.Series.Next(), list), list, "by-hand")
-	return h.Run(like.Script(), args...)
+	return h.Run(settle.ScriptOf(list), args...)
 }
 
 // Letters gives one letter for every job that was settled: o or l. Like a server, it makes another

@@ -43,6 +43,7 @@ type Run struct {
 	Lease   atomic.Int64 // the fence that the handler sees, in µs
 	Output  Output
 	Noted   Noted
+	Hands   Handover
 
 	ends   atomic.Pointer[End] // functions to be called when the run has ended, the last one first
 	Ctx    Context             // of the handler

@@ -59,6 +59,10 @@ type Keys struct {
 	Next     string `redis:"next,hash,all:"`  // running job ID → the successor that it will have
 	Notes    string `redis:"notes,hash,all:"` // who waits for jobs, how those ended, and what runs have noted
 
+	Parcels     string `redis:"parcels,zset,serve:"`     // jobs that ended runs have handed over
+	Plans       string `redis:"plans,hash,serve:"`       // target → the plan by which its parcels are delivered
+	Undelivered string `redis:"undelivered,list,serve:"` // the last parcels that their targets have refused
+
 	Schedules string `redis:"schedules,hash"` // name → definition of a schedule
 	Slots     string `redis:"slots,zset"`     // schedule by its next slot
 	Waiting   string `redis:"waiting,zset"`   // schedule by the slot that waits for its last run

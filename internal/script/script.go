@@ -118,6 +118,10 @@ var (
 	Extend          = newScript("extend")
 	Ack             = newScript("ack")
 	Again           = newScript("again")
+	HandOver        = newScript("hand_over")
+	HandOverAgain   = newScript("hand_over_again")
+	ParcelPlan      = newScript("parcel_plan")
+	ParcelDone      = newScript("parcel_done")
 	Retry           = newScript("retry")
 	Snooze          = newScript("snooze")
 	GiveBack        = newScript("give_back")
@@ -161,7 +165,7 @@ var (
 
 var All = []*Script{
 	Enqueue, EnqueueLater, EnqueueNow, EnqueueKeyed, Replace, Promote, Watch, Ring, Take, Extend, Ack,
-	Again, Retry, Snooze, GiveBack, Bury, BuryWaiting, Cancel, Delete,
+	Again, HandOver, HandOverAgain, ParcelPlan, ParcelDone, Retry, Snooze, GiveBack, Bury, BuryWaiting, Cancel, Delete,
 	Reschedule, Revive, Wait, Note, Recall, Get, Page, Inspect, ListKeys, Explain, Pause, Hold, Limits, SetPriority, KeyLimits, KeyHold, Unpark,
 	Prune, Survey, Check, Mend, Heartbeat, Chronicle, Audit, RemoveTopic, ScheduleSet, ScheduleRemove,
 	SchedulePause, ScheduleTrigger, ScheduleDue, ScheduleFire, ScheduleInfo,

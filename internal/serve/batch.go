@@ -84,7 +84,7 @@ func (t *Topic) finishBatch(b *run.Batch, cause, err error, now time.Time) (next
 	for i, r := range b.Runs {
 		own, ended := b.Parts[i].Close(err, cause)
 		rows[i] = t.Server.Config.Judge.Verdict(r, ended, own, ran)
-		rows[i].Cause, rows[i].Output = ended, r.Output.End()
+		rows[i].Cause, rows[i].Output, rows[i].Parcels = ended, r.Output.End(), r.Hands.End()
 		r.Noted.End()
 	}
 	type end struct {

@@ -46,9 +46,10 @@ func (s *Server) Look(ctx context.Context) (h Horizon, err error) {
 			continue
 		}
 		h.Topics = append(h.Topics, t.Keys.Topic)
-		all = append(all, asked{t, t.promoting.look.ask()}, asked{t, t.taking.look.ask()})
+		all = append(all, asked{t, t.promoting.look.ask()}, asked{t, t.taking.look.ask()}, asked{t, t.relaying.look.ask()})
 		t.wake()
 		t.Loops.take.Wake()
+		t.Loops.relay.Wake()
 	}
 	next := int64(math.MaxInt64)
 	for _, a := range all {

@@ -22,11 +22,11 @@ type Node struct {
 	Scripts script.Caller      // of this node alone
 	end     context.CancelFunc // of its ring loop; nil: it has none
 
-	promotes, takes, settles, extends, notes *loop.Pool
+	promotes, takes, settles, extends, notes, relays *loop.Pool
 }
 
 func (n *Node) pools() []*loop.Pool {
-	return []*loop.Pool{n.promotes, n.takes, n.settles, n.extends, n.notes}
+	return []*loop.Pool{n.promotes, n.takes, n.settles, n.extends, n.notes, n.relays}
 }
 
 // close ends what belongs to a node that serves no topic.
@@ -56,6 +56,7 @@ func MostTakes(n int) int    { return min(takers*n, 6+n/50, 16) }
 func mostSettles(n int) int  { return min(2*n, 4+n/100, 10) }
 func mostExtends(n int) int  { return min(n, 3+n/300, 6) }
 func mostNotes(n int) int    { return min(n, 2+n/300, 4) }
+func mostRelays(n int) int   { return min(n, 3+n/300, 6) }
 
 // MostCalls is the most goroutines that do not take.
 func MostCalls(n int) int { return mostPromotes(n) + mostSettles(n) + mostExtends(n) + mostNotes(n) }
@@ -142,6 +143,7 @@ func (s *Server) nodeOf(client redis.UniversalClient, as *lifetime) *Node {
 		name: s.Config.ID, Only: only, client: client, Scripts: script.Caller{RDB: script.NewFelt(client, &s.pulse), Hooks: s.Config.Listener},
 		promotes: ls.NewPool(mostPromotes(many)), takes: ls.NewPool(MostTakes(many)),
 		settles: ls.NewPool(mostSettles(many)), extends: ls.NewPool(mostExtends(many)), notes: ls.NewPool(mostNotes(many)),
+		relays: ls.NewPool(mostRelays(many)),
 	}
 	if !only {
 		n.name += "." + strconv.Itoa(ns.made)
@@ -206,6 +208,7 @@ func (t *Topic) move(n *Node) {
 	l.settleMore.Move(n.settles)
 	l.extend.Move(n.extends)
 	l.note.Move(n.notes)
+	l.relay.Move(n.relays)
 }
 
 // grow lets each node have as many goroutines as n topics need.
@@ -219,6 +222,7 @@ func (ns *nodes) grow(n int) {
 		one.settles.Resize(mostSettles(n))
 		one.extends.Resize(mostExtends(n))
 		one.notes.Resize(mostNotes(n))
+		one.relays.Resize(mostRelays(n))
 	}
 }
 

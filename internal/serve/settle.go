@@ -136,7 +136,7 @@ func (t *Topic) settle(ctx context.Context, k *settler) error {
 	args = settle.AppendRows(args, list, t.Server.Config.ID)
 	t.Mu.Unlock()
 
-	reply, err := t.exec(ctx, topicCall{script: list[0].Script(), jobs: len(list), receipt: t.Keys.Receipt(series)}, args...)
+	reply, err := t.exec(ctx, topicCall{script: settle.ScriptOf(list), jobs: len(list), receipt: t.Keys.Receipt(series)}, args...)
 
 	letters, ended, told := t.examine(ctx, reply.Text(2)), false, false
 	if err == nil {
@@ -169,6 +169,9 @@ func (t *Topic) settle(ctx context.Context, k *settler) error {
 	t.Mu.Unlock()
 	if err != nil {
 		return err
+	}
+	if settle.HandsOver(list) {
+		t.Loops.relay.Wake()
 	}
 	soon := false
 	for _, r := range list {

@@ -37,6 +37,7 @@ type Topic struct {
 	Loops     topicLoops
 	promoting promoting
 	taking    taking
+	relaying  relaying
 	extender  extender
 
 	Mu       sync.Mutex // guards the rest
@@ -113,7 +114,7 @@ type latches struct {
 
 // topicLoops are the loops of a topic. They are nil until the topic is started.
 type topicLoops struct {
-	promote, take, takeMore, extend, settle, settleMore, note *loop.Loop
+	promote, take, takeMore, extend, settle, settleMore, note, relay *loop.Loop
 }
 
 // A latch says that something may have happened that a loop waits for. It stays set until the loop
@@ -177,12 +178,13 @@ func (t *Topic) build(as *lifetime, client redis.UniversalClient) {
 	loopOf := func(ctx context.Context) context.Context { return loop.Signed(ctx, new(loop.Sign)) }
 	promote, take, takeMore := loopOf(fetch), loopOf(fetch), loopOf(fetch)
 	takeCalls, takeMoreCalls := loop.Signed(work, loop.SignOf(take)), loop.Signed(work, loop.SignOf(takeMore))
-	ends, endsMore, extend, note := loopOf(work), loopOf(work), loopOf(work), loopOf(work)
+	ends, endsMore, extend, note, relay := loopOf(work), loopOf(work), loopOf(work), loopOf(work), loopOf(work)
 	l.promote = ls.Add(promote, n.promotes, "promote", func() loop.Next { return t.promoteStep(promote) }, as.fetching, &t.stay.fetching)
 	l.take = ls.Add(take, n.takes, "take", func() loop.Next { return t.takeStep(take, takeCalls, first) }, as.taking, &t.stay.fetching)
 	l.takeMore = ls.Add(takeMore, n.takes, "take", func() loop.Next { return t.takeMoreStep(takeMore, takeMoreCalls, second) }, as.taking, &t.stay.fetching)
 	l.settle = ls.Add(ends, n.settles, "settle", func() loop.Next { return t.settleStep(ends, one, 1) }, as.working, &t.stay.working)
 	l.settleMore = ls.Add(endsMore, n.settles, "settle", func() loop.Next { return t.settleStep(endsMore, more, settle.Pile) }, as.working, &t.stay.working)
+	l.relay = ls.Add(relay, n.relays, "relay", func() loop.Next { return t.relayStep(relay) }, as.working, &t.stay.working)
 	l.extend = ls.Add(extend, n.extends, "extend", func() loop.Next { return t.extendStep(extend) }, as.working, &t.stay.working)
 	l.note = ls.Add(note, n.notes, "note", func() loop.Next { return t.noteStep(note) }, as.working, &t.stay.working)
 }

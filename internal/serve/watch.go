@@ -232,10 +232,10 @@ const (
 // watchCall is one call of the watch script. It returns Redis's clock, and for each of these topics
 // how long it has nothing to do and a mark.
 func (s *Server) watchCall(ctx context.Context, n *Node, some []watched) (now int64, waits []time.Duration, marks string, err error) {
-	keys := make([]any, 0, 12*len(some))
+	keys := make([]any, 0, 13*len(some))
 	for _, one := range some {
 		k := one.topic.Keys
-		keys = append(keys, k.Bucket, k.Leases, k.Slots, k.Handoff, k.Waiting, k.Ready, k.Turn, k.Idle, k.Meta, k.Held, k.Parked, k.Holders)
+		keys = append(keys, k.Bucket, k.Leases, k.Slots, k.Handoff, k.Waiting, k.Ready, k.Turn, k.Idle, k.Meta, k.Held, k.Parked, k.Holders, k.Parcels)
 	}
 	r, err := s.askNode(ctx, n, script.Watch, keys, n.name)
 	if err == nil && (len(r.List(2)) != len(some) || len(r.Text(3)) != len(some)) {

@@ -325,7 +325,7 @@ func (t *Topic) handle(handler func() error, finish func(err error) *run.Run) (n
 func (t *Topic) finish(r *run.Run, cause, err error, now time.Time) (next *run.Run) {
 	ran := now.Sub(r.Began)
 	settled := t.Server.Config.Judge.Verdict(r, cause, err, ran)
-	settled.Cause, settled.Output = cause, r.Output.End()
+	settled.Cause, settled.Output, settled.Parcels = cause, r.Output.End(), r.Hands.End()
 	r.Noted.End()
 	t.Mu.Lock()
 	abandoned, lost := t.endLocked(settled)

@@ -57,12 +57,41 @@ var verbs = [...]struct {
 // Script returns the script that settles jobs in this way.
 func (v Verb) Script() *script.Script { return verbs[v].script }
 
-// Script returns the script that settles jobs as the row says.
-func (r Row) Script() *script.Script {
-	if r.Heir {
+// ScriptOf returns the script that settles jobs as the rows of a call say.
+func ScriptOf(list []Row) *script.Script {
+	hands := HandsOver(list)
+	switch {
+	case (list[0].Heir || list[0].Verb == Again) && hands:
+		return script.HandOverAgain
+	case list[0].Heir:
 		return Again.Script()
+	case hands:
+		return script.HandOver
 	}
-	return r.Verb.Script()
+	return list[0].Verb.Script()
+}
+
+// HandsOver reports whether a run of a call hands jobs over.
+func HandsOver(list []Row) bool {
+	return slices.ContainsFunc(list, func(r Row) bool { return r.handedOver() != "" })
+}
+
+// handedOver returns what the run of the job hands over, for the script. Only a run that is acked
+// does.
+func (r *Row) handedOver() string {
+	if r.Verb == Ack || r.Verb == Again {
+		return r.Parcels.Text
+	}
+	return ""
+}
+
+// handing is tail for a call in which runs hand jobs over.
+func (r Row) handing(server string) []any {
+	tail := r.tail(server)
+	if len(tail) == 0 {
+		tail = []any{0, "", ""}
+	}
+	return append(tail, r.handedOver())
 }
 
 // Outcome returns the outcome of a run whose job is settled in this way.
@@ -118,6 +147,7 @@ type Row struct {
 	Failure  string        // for the error log
 	Attempts int           // finished attempts that bury adds
 	Renewal  *Renewal      // of again and pass
+	Parcels  run.Parcels   // jobs that the run hands over if it is acked
 	Err      error         // returned by the handler, for the hooks and the log
 	Bare     bool          // err says nothing but the verb
 	Runs     bool          // of return: the handler is no longer waited for, and may still run
@@ -312,6 +342,9 @@ func (r Row) Ended() run.Ended {
 	return e
 }
 
+// parcelWork is as many bytes of a record as storing a parcel is work.
+const parcelWork = 512
+
 // Weight estimates how many bytes the script moves for the job: the kept record, the new record,
 // the output and the error log. It assumes that all entries of the log are as long as the new one.
 func (r *Row) Weight() int {
@@ -322,7 +355,7 @@ func (r *Row) Weight() int {
 	if r.Renewal != nil {
 		weight += r.Renewal.Bytes()
 	}
-	return weight
+	return weight + len(r.Parcels.Text) + r.Parcels.Jobs*parcelWork
 }
 
 // AppendRows appends rows in the form that the scripts read. A group consists of a fence, the
@@ -331,10 +364,16 @@ func (r *Row) Weight() int {
 // reply arrives. The caller guards the runs.
 func AppendRows(args []any, list []Row, server string) []any {
 	fence, width, count, jobs := "", -1, 0, 0
+	hands := HandsOver(list)
 	for i := range list {
 		r := list[i].Run
 		r.Settling = true
-		tail := list[i].tail(server)
+		tail := []any(nil)
+		if hands {
+			tail = list[i].handing(server)
+		} else {
+			tail = list[i].tail(server)
+		}
 		if f := r.Fence.String(); f != fence || len(tail) != width {
 			fence, width, jobs = f, len(tail), 0
 			args = append(args, fence, width, 0)

@@ -1,0 +1,292 @@
+package serve
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/delayq/delayq/internal/commit"
+	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/loop"
+	"github.com/delayq/delayq/internal/script"
+)
+
+// A Deliver carries out rows of one topic by a plan, and returns an outcome for each. An error says
+// that the plan must be sent again.
+type Deliver func(ctx context.Context, plan commit.Plan, rows []commit.Row) (outcomes []error, err error)
+
+const (
+	// listedTargets is the most targets that one call lists.
+	listedTargets = 20
+
+	// mostDeliveries is the most plans of a topic that are delivered at the same time.
+	mostDeliveries = 4
+
+	// deliverTimeout bounds the calls of a plan. A plan has several if its jobs need different
+	// scripts.
+	deliverTimeout = 2 * CallTimeout
+
+	// mostAside is the longest time for which a target is left alone after an error.
+	mostAside = 30 * time.Second
+)
+
+// relaying is what the relay loop of a topic remembers. The loop delivers what runs of the topic
+// have handed over: parcels. Their targets can be in other slots of a Cluster, so no script can do
+// that. Every server of the topic has this loop, and any number of them can deliver a plan.
+type relaying struct {
+	cursor string // the last target that was listed
+	aside  map[string]*stuckTarget
+	slow   loop.Pace
+	look   lookout
+}
+
+// A stuckTarget is one that has failed.
+type stuckTarget struct {
+	until    time.Time
+	failures int
+}
+
+// relayStep is a step of the loop that delivers parcels. It is woken when runs have handed jobs
+// over, and when promote has found parcels, which another server may have left.
+func (t *Topic) relayStep(ctx context.Context) loop.Next {
+	if ctx.Err() != nil {
+		return loop.Over
+	}
+	asked := t.relaying.look.take()
+	busy, next, err := t.relay(ctx)
+	switch {
+	case err != nil:
+		t.relaying.look.keep(asked)
+		return loop.PauseFor(t.relaying.slow.Next())
+	case busy:
+		answer(asked, sight{busy: true})
+		t.relaying.slow.Reset()
+		return loop.Again
+	}
+	t.relaying.slow.Reset()
+	answer(asked, sight{})
+	if next.IsZero() {
+		return loop.Woken
+	}
+	return loop.RestFor(max(time.Millisecond, time.Until(next)))
+}
+
+// relay delivers one plan for each of some targets. busy reports whether there may be more to do
+// now, and next is when a target that has failed is to be tried again; zero: there is none.
+func (t *Topic) relay(ctx context.Context) (busy bool, next time.Time, err error) {
+	at := &t.relaying
+	r, err := t.parcelPlan(ctx, "", at.cursor, "", 0)
+	if err != nil {
+		return false, next, err
+	}
+	targets := r.List(2).Texts()
+	if len(targets) == 0 && at.cursor == "" {
+		t.forgetAside()
+	}
+	if at.cursor = ""; len(targets) == listedTargets {
+		at.cursor, busy = targets[len(targets)-1], true
+	}
+	now := time.Now()
+	var due []string
+	for _, target := range targets {
+		if a := at.aside[target]; a == nil || !now.Before(a.until) {
+			due = append(due, target)
+		}
+	}
+	more, errs := t.deliverAll(ctx, due)
+	for i, target := range due {
+		t.trouble.note("relay to "+target, errs[i])
+		if errs[i] == nil {
+			delete(at.aside, target)
+			busy = busy || more[i]
+			continue
+		}
+		t.setAside(target)
+	}
+	for _, a := range at.aside {
+		if next.IsZero() || a.until.Before(next) {
+			next = a.until
+		}
+	}
+	return busy && ctx.Err() == nil, next, ctx.Err()
+}
+
+// setAside leaves a target alone for a while, twice as long each time.
+func (t *Topic) setAside(target string) {
+	at := &t.relaying
+	if at.aside == nil {
+		at.aside = make(map[string]*stuckTarget)
+	}
+	a := at.aside[target]
+	if a == nil {
+		a = &stuckTarget{}
+		at.aside[target] = a
+	}
+	a.failures++
+	wait := loop.Backoff(a.failures, loop.PaceFirst.Milliseconds(), mostAside.Milliseconds())
+	a.until = time.Now().Add(wait)
+}
+
+// forgetAside ends the troubles of all targets, because there are no parcels.
+func (t *Topic) forgetAside() {
+	for target := range t.relaying.aside {
+		t.trouble.note("relay to "+target, nil)
+	}
+	t.relaying.aside = nil
+}
+
+// deliverAll delivers a plan for each target, some of them at the same time.
+func (t *Topic) deliverAll(ctx context.Context, targets []string) (more []bool, errs []error) {
+	more, errs = make([]bool, len(targets)), make([]error, len(targets))
+	if len(targets) == 1 {
+		more[0], errs[0] = t.deliver(ctx, targets[0])
+		return more, errs
+	}
+	signs := loop.SignOf(ctx).Split(len(targets))
+	defer loop.SignOf(ctx).Join()
+	var group sync.WaitGroup
+	slots := make(chan struct{}, mostDeliveries)
+	for i, target := range targets {
+		slots <- struct{}{}
+		contain.Launch(&group, func() {
+			defer func() { <-slots }()
+			defer signs[i].Wait()
+			more[i], errs[i] = t.deliver(loop.Signed(ctx, signs[i]), target)
+		}, func(c *contain.Crash) { errs[i] = c })
+	}
+	group.Wait()
+	return more, errs
+}
+
+// parcelPlan is one call of the parcel_plan script.
+func (t *Topic) parcelPlan(ctx context.Context, target, tag, passed string, floor uint64) (script.Reply, error) {
+	return t.exec(ctx, topicCall{script: script.ParcelPlan}, target, tag, passed, strconv.FormatUint(floor, 10))
+}
+
+// mostPassed is how often a plan is made anew at a time.
+const mostPassed = 3
+
+// deliver delivers one plan for a target. more reports whether there are other parcels for it.
+func (t *Topic) deliver(ctx context.Context, target string) (more bool, err error) {
+	passed, floor := "", uint64(0)
+	for range mostPassed {
+		r, err := t.parcelPlan(ctx, target, rand.Text()[:13], passed, floor)
+		if err != nil {
+			return false, err
+		}
+		parcels, tag := r.List(2).Texts(), r.Text(4)
+		if len(parcels) == 0 {
+			return false, nil
+		}
+		number, _ := strconv.ParseUint(r.Text(3), 10, 64) // the script has written it
+		refused, failed := t.send(ctx, target, commit.Plan{Series: "~" + t.Keys.Topic, Number: number, Tag: tag}, r.Now(), parcels)
+		switch {
+		case errors.Is(failed, commit.ErrPassed):
+			// This relay is late, or the topic or its target was restored from a copy.
+			passed, floor, err = tag, passedAt(failed), failed
+			continue
+		case failed != nil:
+			return false, failed
+		}
+		return t.parcelDone(ctx, target, r.Text(3), tag, refused)
+	}
+	return false, fmt.Errorf("relay to %q: %w", target, commit.ErrPassed)
+}
+
+// parcelDone ends a plan that is delivered.
+func (t *Topic) parcelDone(ctx context.Context, target, number, tag string, refused []Undelivered) (more bool, err error) {
+	args := []any{target, number, tag}
+	for _, u := range refused {
+		text, _ := json.Marshal(u) // strings and a number
+		args = append(args, text)
+	}
+	r, err := t.exec(ctx, topicCall{script: script.ParcelDone}, args...)
+	if err != nil {
+		return false, err
+	}
+	for _, u := range refused {
+		if r.Number(2) > 0 { // else another server has ended the plan
+			t.trouble.log.Warn("job not handed over", "job", u.From, "target", target, "id", u.ID, "err", u.Reason)
+		}
+	}
+	return r.Number(3) > 0, nil
+}
+
+// passedRule finds the number to which a series has come, in the error of prelude/receipt.lua.
+var passedRule = regexp.MustCompile(`has come to (\d+)`)
+
+func passedAt(err error) uint64 {
+	if m := passedRule.FindStringSubmatch(err.Error()); m != nil {
+		number, _ := strconv.ParseUint(m[1], 10, 64)
+		if number < math.MaxInt64 {
+			return number
+		}
+	}
+	return 0
+}
+
+// Undelivered is what is kept of a parcel that its target has refused.
+type Undelivered struct {
+	At     int64  `json:"at"`     // Unix ms
+	From   string `json:"from"`   // ID of the job whose run has handed it over
+	Topic  string `json:"topic"`  // target
+	ID     string `json:"id"`     // of the job that was not enqueued
+	Reason string `json:"reason"` // cut to 500 bytes
+}
+
+// send carries out a plan. It returns what is to be kept of the parcels that the target has
+// refused. An error says that the plan must be sent again.
+func (t *Topic) send(ctx context.Context, target string, plan commit.Plan, now int64, parcels []string) (refused []Undelivered, err error) {
+	rows := make([]commit.Row, 0, len(parcels))
+	var list []commit.Parcel
+	no := func(p *commit.Parcel, why error) {
+		refused = append(refused, Undelivered{now, p.From, target, p.Row.ID, clip(contain.Message(why))})
+	}
+	for _, text := range parcels {
+		p, err := commit.DecodeParcel(text)
+		switch {
+		case errors.Is(err, commit.ErrLaterParcel):
+			return nil, err
+		case err != nil:
+			no(&p, err)
+			continue
+		}
+		p.Row.Topic, p.Row.Age, p.Row.Told = target, max(0, now-p.At), true
+		list, rows = append(list, p), append(rows, p.Row)
+	}
+	if len(rows) == 0 {
+		return refused, nil
+	}
+	call, cancel := context.WithTimeout(ctx, deliverTimeout)
+	defer cancel()
+	outcomes, err := t.Server.Config.Deliver(call, plan, rows)
+	if err != nil {
+		return nil, err
+	}
+	for i, outcome := range outcomes {
+		if script.Code(outcome) == script.CodeWrongType { // an operator can repair it
+			return nil, outcome
+		}
+		if outcome != nil {
+			no(&list[i], outcome)
+		}
+	}
+	return refused, nil
+}
+
+// clip cuts a reason to 500 bytes.
+func clip(s string) string {
+	const most = 500
+	if len(s) > most {
+		s = s[:most-3] + "…"
+	}
+	return strings.ToValidUTF8(s, "")
+}

@@ -1,0 +1,41 @@
+-- parcel_done: ends a plan whose parcels are delivered, and deletes them.
+--
+-- KEYS[1]    parcels      zset, jobs that ended runs have handed over, by target and number
+-- KEYS[2]    plans        hash, target to the plan by which its parcels are delivered
+-- KEYS[3]    undelivered  list, the last 100 parcels that their targets have refused
+-- KEYS[4]    stats        hash, counter to number
+-- ARGV[1]    target       topic
+-- ARGV[2]    number       of the plan
+-- ARGV[3]    tag          of the plan
+-- ARGV[4..]  refused      JSON about each parcel that the target has refused
+--
+-- Does nothing if that plan is over. So it is safe to send twice, and several relays can deliver a
+-- plan.
+-- Returns {'ok', now, done, more}: how many parcels were deleted, and 1 if there are others for the
+-- target.
+-- Cost: O(parcels × log N).
+-- Uses: now stats parcels
+local parcels, plans, undelivered, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local target, number, tag = ARGV[1], ARGV[2], ARGV[3]
+
+local front = parcel_front(target)
+local open = redis.call('HGET', plans, target) or ''
+local own, known, last = string.match(open, '^(%d+) (%w+) (%x+)$')
+local done = 0
+if own == number and known == tag then
+  local list = redis.call('ZRANGEBYLEX', parcels, '[' .. front, '(' .. front .. last .. 'g',
+    'LIMIT', 0, 500)
+  if #list > 0 then
+    done = redis.call('ZREM', parcels, unpack(list))
+  end
+  redis.call('HDEL', plans, target)
+  if #ARGV > 3 then
+    for at = 4, #ARGV do
+      redis.pcall('LPUSH', undelivered, ARGV[at])
+    end
+    redis.pcall('LTRIM', undelivered, 0, 99)
+    count(stats, 'undelivered', #ARGV - 3)
+  end
+end
+local more = redis.call('ZRANGEBYLEX', parcels, '[' .. front, '(' .. front .. 'g', 'LIMIT', 0, 1)
+return {'ok', now, done, #more}
