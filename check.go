@@ -81,6 +81,11 @@ const (
 	// FindingLoneAnchor is the anchor, a member that accompanies the leases of a topic, without any
 	// lease. Repair: removed.
 	FindingLoneAnchor FindingKind = "lone_anchor"
+
+	// FindingUndelivered is a topic to which jobs of [Job.Then] have not been passed on for more
+	// than a minute. The ID is that topic. [Server.Health] and the log of the servers have the
+	// error. There is no repair: servers try again until they succeed.
+	FindingUndelivered FindingKind = "undelivered"
 )
 
 // A Finding is one inconsistency that normal operation never produces. Its causes are lost writes,
@@ -88,7 +93,7 @@ const (
 type Finding struct {
 	Key string // name of the key, as in docs/protocol.md
 	// ID is the ID of the job, the name of the schedule or, if Key is turn or rules, the key of
-	// jobs. It is empty for [FindingLoneAnchor] and [FindingWrongType].
+	// jobs. For [FindingUndelivered] it is a topic. It is empty for [FindingLoneAnchor] and [FindingWrongType].
 	ID       string
 	Kind     FindingKind
 	Repaired bool // always false in a report of [Inspector.Check]

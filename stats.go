@@ -47,6 +47,11 @@ type TopicStats struct {
 	// held or whose jobs have been cancelled since the last one.
 	Keys int64
 
+	// Parcels is the number of jobs that runs of this topic have handed over with [Job.Then], and
+	// that are not yet passed on to their topics. It is 0 within milliseconds unless a target
+	// cannot be reached.
+	Parcels int64
+
 	Schedules    int64 // of the topic, including paused and ended ones
 	WaitingSlots int64 // schedules with a slot that waits for the end of the last run
 	// NextSlot is the earliest slot of all schedules. It is in 1970 if a server has yet to compute
@@ -82,7 +87,7 @@ type TopicStats struct {
 var counters = []Counter{
 	CounterEnqueued, CounterTaken, CounterAcked, CounterAgain, CounterRetried, CounterSnoozed, CounterBuried, CounterCancelled,
 	CounterExpired, CounterReclaimed, CounterReturned, CounterHeld, CounterRevived, CounterDropped, CounterPrunedDead, CounterPrunedDone, CounterDeleted, CounterRepaired,
-	CounterFired, CounterSkipped, CounterMissed, CounterTombed, CounterDebounced, CounterAwaited,
+	CounterFired, CounterSkipped, CounterMissed, CounterTombed, CounterDebounced, CounterUndelivered, CounterAwaited,
 }
 
 // statsTopics is the maximum number of topics that travel in one pipeline.
@@ -172,7 +177,7 @@ func invalidTopic(topic string) error {
 type topicRead struct {
 	keys                                                           *script.Keys
 	pool, bucket, leases, dead, done, attempts, schedules, waiting *redis.IntCmd
-	lane, turn                                                     *redis.IntCmd
+	lane, turn, parcels                                            *redis.IntCmd
 	head, slot                                                     *redis.ZSliceCmd
 	pause, counters                                                *redis.SliceCmd
 	err                                                            error
@@ -214,18 +219,18 @@ func (i *Inspector) read(ctx context.Context, topics []string, others ...redis.C
 			dead:   number("zcard", k.Dead), done: number("zcard", k.Done), attempts: number("hlen", k.Attempts),
 			head: first(k.Bucket), pause: fields(settings...), counters: fields(names...),
 			schedules: number("hlen", k.Schedules), waiting: number("zcard", k.Waiting), slot: first(k.Slots),
-			lane: number("zcard", k.Lane), turn: number("zcard", k.Turn),
+			lane: number("zcard", k.Lane), turn: number("zcard", k.Turn), parcels: number("zcard", k.Parcels),
 		}
 	}
 	i.scripts.Send(ctx, nil, append(cmds, others...))
 	for _, r := range reads {
 		for _, cmd := range []redis.Cmder{
-			r.pool, r.bucket, r.leases, r.dead, r.done, r.attempts, r.head, r.pause, r.counters, r.schedules, r.waiting, r.slot, r.lane, r.turn,
+			r.pool, r.bucket, r.leases, r.dead, r.done, r.attempts, r.head, r.pause, r.counters, r.schedules, r.waiting, r.slot, r.lane, r.turn, r.parcels,
 		} {
 			if err := cmd.Err(); err != nil {
 				k := r.keys
 				r.err = script.Place{Call: "inspect", Topic: k.Topic}.At(i.scripts.Blame(ctx, err,
-					k.Pool, k.Bucket, k.Leases, k.Dead, k.Done, k.Attempts, k.Meta, k.Stats, k.Schedules, k.Waiting, k.Slots, k.Lane, k.Turn))
+					k.Pool, k.Bucket, k.Leases, k.Dead, k.Done, k.Attempts, k.Meta, k.Stats, k.Schedules, k.Waiting, k.Slots, k.Lane, k.Turn, k.Parcels))
 				break
 			}
 		}
@@ -278,7 +283,7 @@ func (r *topicRead) stats(now time.Time) (TopicStats, error) {
 		Topic: r.keys.Topic, At: now, Scheduled: r.bucket.Val(), Ready: r.ready(), Running: r.leases.Val(), Dead: r.dead.Val(), Done: r.done.Val(),
 		Retrying: max(0, r.attempts.Val()-r.dead.Val()), NextDue: firstScore(r.head),
 		Schedules: r.schedules.Val(), WaitingSlots: r.waiting.Val(), NextSlot: firstScore(r.slot),
-		Keyed: r.lane.Val(), Keys: r.turn.Val(),
+		Keyed: r.lane.Val(), Keys: r.turn.Val(), Parcels: r.parcels.Val(),
 	}
 	if r.err != nil {
 		return s, r.err
@@ -387,30 +392,31 @@ type Counter string
 
 // The counters of a topic. A counter of runs has the name of their [Outcome].
 const (
-	CounterEnqueued   Counter = "enqueued"
-	CounterTaken      Counter = "taken"
-	CounterAcked      Counter = "acked"
-	CounterAgain      Counter = "again" // jobs that were acked and enqueued again
-	CounterRetried    Counter = "retried"
-	CounterSnoozed    Counter = "snoozed"
-	CounterBuried     Counter = "buried"
-	CounterCancelled  Counter = "cancelled"
-	CounterExpired    Counter = "expired"
-	CounterReclaimed  Counter = "reclaimed" // leases that ran out
-	CounterReturned   Counter = "returned"
-	CounterHeld       Counter = "held" // jobs given back by handlers that held the topic
-	CounterRevived    Counter = "revived"
-	CounterDropped    Counter = "dropped"     // leases without a job
-	CounterPrunedDead Counter = "pruned_dead" // dead jobs deleted by the [DeadLimit] of a server
-	CounterPrunedDone Counter = "pruned_done" // done jobs whose [Retention] is over
-	CounterDeleted    Counter = "deleted"     // done jobs removed by Delete
-	CounterRepaired   Counter = "mended"      // repairs by servers and by Repair
-	CounterFired      Counter = "fired"       // jobs made by schedules
-	CounterSkipped    Counter = "skipped"     // slots not fired because of the [OverlapPolicy]
-	CounterMissed     Counter = "missed"      // slots not fired because of the [MissedPolicy]
-	CounterTombed     Counter = "tombed"      // jobs refused because their ID was closed: see [Tombstone]
-	CounterDebounced  Counter = "debounced"   // calls whose payload went to a job that was there: see [Debounce] and [Latest]
-	CounterAwaited    Counter = "awaited"     // outcomes of jobs that were told to waiting clients: see [Client.Wait]
+	CounterEnqueued    Counter = "enqueued"
+	CounterTaken       Counter = "taken"
+	CounterAcked       Counter = "acked"
+	CounterAgain       Counter = "again" // jobs that were acked and enqueued again
+	CounterRetried     Counter = "retried"
+	CounterSnoozed     Counter = "snoozed"
+	CounterBuried      Counter = "buried"
+	CounterCancelled   Counter = "cancelled"
+	CounterExpired     Counter = "expired"
+	CounterReclaimed   Counter = "reclaimed" // leases that ran out
+	CounterReturned    Counter = "returned"
+	CounterHeld        Counter = "held" // jobs given back by handlers that held the topic
+	CounterRevived     Counter = "revived"
+	CounterDropped     Counter = "dropped"     // leases without a job
+	CounterPrunedDead  Counter = "pruned_dead" // dead jobs deleted by the [DeadLimit] of a server
+	CounterPrunedDone  Counter = "pruned_done" // done jobs whose [Retention] is over
+	CounterDeleted     Counter = "deleted"     // done jobs removed by Delete
+	CounterRepaired    Counter = "mended"      // repairs by servers and by Repair
+	CounterFired       Counter = "fired"       // jobs made by schedules
+	CounterSkipped     Counter = "skipped"     // slots not fired because of the [OverlapPolicy]
+	CounterMissed      Counter = "missed"      // slots not fired because of the [MissedPolicy]
+	CounterTombed      Counter = "tombed"      // jobs refused because their ID was closed: see [Tombstone]
+	CounterDebounced   Counter = "debounced"   // calls whose payload went to a job that was there: see [Debounce] and [Latest]
+	CounterAwaited     Counter = "awaited"     // outcomes of jobs that were told to waiting clients: see [Client.Wait]
+	CounterUndelivered Counter = "undelivered" // jobs of [Job.Then] that their topics have refused, counted where they were handed over
 )
 
 // mostSpans is the maximum number of durations of one DueWithin.

@@ -411,9 +411,13 @@ func (c *Client) removeTopic(ctx context.Context, topic string) error {
 	if err != nil {
 		return c.unsure(err)
 	}
-	var jobs, leases, done, schedules int64
-	if n, _ := fmt.Sscan(r.Text(2), &jobs, &leases, &done, &schedules); n > 0 {
-		return fmt.Errorf("%w: it has %d unfinished jobs, %d leases, %d done jobs and %d schedules", ErrNotEmpty, jobs, leases, done, schedules)
+	var jobs, leases, done, schedules, parcels int64
+	if n, _ := fmt.Sscan(r.Text(2), &jobs, &leases, &done, &schedules, &parcels); n > 0 {
+		err := fmt.Errorf("%w: it has %d unfinished jobs, %d leases, %d done jobs and %d schedules", ErrNotEmpty, jobs, leases, done, schedules)
+		if parcels > 0 {
+			err = fmt.Errorf("%w, and %d jobs that its runs have handed over are not delivered yet", err, parcels)
+		}
+		return err
 	}
 	return c.removeName(ctx, k)
 }

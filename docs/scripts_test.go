@@ -211,9 +211,9 @@ func TestProseProtocolIsTheScripts(t *testing.T) {
 		section, _, _ := strings.Cut(after, "\n##")
 		section = strings.ReplaceAll(section, "\n          ", " ") // a long line goes on in the next
 		h := redistest.HeaderOf(t, name)
-		if name == "enqueue_keyed" { // whose arguments enqueue documents
-			enqueue := redistest.HeaderOf(t, "enqueue")
-			h.Rest, h.Own["ARGV[5]"] = enqueue.Rest, "jobs"
+		if next, ok := map[string]string{"enqueue_keyed": "enqueue", "hand_over": "ack", "hand_over_again": "again"}[name]; ok { // which documents its arguments
+			h.Rest = redistest.HeaderOf(t, next).Rest
+			h.Own[fmt.Sprintf("ARGV[%d]", h.Rest["jobs"])] = "jobs"
 		}
 		words := func(kind string, names []string) string {
 			for i, name := range names {

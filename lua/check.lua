@@ -35,6 +35,7 @@
 -- KEYS[32]  tombs      zset, closed job ID scored by when it is free again (Unix ms)
 -- KEYS[33]  next       hash, running job ID to the successor that it will have
 -- KEYS[34]  notes      hash, who waits for jobs, and what their runs have noted (see wait, note)
+-- KEYS[35]  parcels    zset, jobs that ended runs have handed over, by target and number
 -- ARGV[1]   part       a key to scan, by its name here: one of the first sixteen, turn, lane,
 --                      keyed, rules, held, parked, holders, rates, blockers, all:next or all:notes.
 --                      Or all, for checks that need no scan
@@ -68,7 +69,7 @@ local turn, lane, keyed, rules, held = KEYS[20], KEYS[21], KEYS[22], KEYS[23], K
 local minutes, hours = KEYS[25], KEYS[26]
 local parked, holders, rates = KEYS[27], KEYS[28], KEYS[29]
 local blockers, meta, tombs, next = KEYS[30], KEYS[31], KEYS[32], KEYS[33]
-local notes = KEYS[34]
+local notes, parcels = KEYS[34], KEYS[35]
 local part, cursor, repair = ARGV[1], ARGV[2], ARGV[5]
 local limit, most = tonumber(ARGV[3]), tonumber(ARGV[4])
 
@@ -128,6 +129,23 @@ local function endless()
   end
 end
 
+-- late_parcels finds targets whose first parcel is more than a minute old: at most 20.
+local function late_parcels()
+  local from = '-'
+  for _ = 1, 20 do
+    local one = redis.call('ZRANGEBYLEX', parcels, from, '+', 'LIMIT', 0, 1)[1]
+    if not one then
+      return
+    end
+    local size = tonumber(string.sub(one, 1, 2), 16) or 0
+    local since = tonumber(string.sub(one, 17 + size, 29 + size)) or 0
+    if since < now - 60000 then
+      found('serve:parcels', string.sub(one, 3, 2 + size), 'undelivered', false)
+    end
+    from = '(' .. string.sub(one, 1, 2 + size) .. 'g'
+  end
+end
+
 -- all makes the checks that need no scan, and returns the sizes of the keys.
 local function all()
   local lengths = {}
@@ -150,6 +168,9 @@ local function all()
   measure('HLEN', hours)
   if measure('ZCARD', tombs) > 0 then
     endless()
+  end
+  if measure('ZCARD', parcels) > 0 then
+    late_parcels()
   end
   for _, key in ipairs(wrong) do
     found(key, '', 'wrong_type', false)

@@ -11,4 +11,6 @@
 -- Cost: O(jobs × log N).
 -- Then: ack
 -- Uses: now handed parcels hand_over
-handed.over = hands_over(KEYS[14], KEYS[15], 3)
+local parcels, plans = KEYS[14], KEYS[15]
+
+handed.over = hands_over(parcels, plans, 3)

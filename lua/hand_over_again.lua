@@ -10,4 +10,6 @@
 -- Cost: O(jobs × log N).
 -- Then: again
 -- Uses: now handed parcels hand_over
-handed.over = hands_over(KEYS[20], KEYS[21], 6)
+local parcels, plans = KEYS[20], KEYS[21]
+
+handed.over = hands_over(parcels, plans, 6)

@@ -54,6 +54,7 @@ local slots, waiting, runs, idle = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local turn, lane, keyed, sizes, held = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 local parked, holders, rates = KEYS[19], KEYS[20], KEYS[21]
 local meta, blockers, next, dead, notes = KEYS[22], KEYS[23], KEYS[24], KEYS[25], KEYS[26]
+local parcels = KEYS[27]
 local limit, heal, channel, topic = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 
 -- few returns the first of some jobs whose leases ran out: those whose books a call can write in a
@@ -268,5 +269,5 @@ for i, head in ipairs(heads) do
     end
   end
 end
-local handed = heal == '1' and redis.call('EXISTS', KEYS[27]) or 0
+local handed = heal == '1' and redis.call('EXISTS', parcels) or 0
 return {'ok', now, #due, reclaimed, wait, overdue, waits, rest, handed}

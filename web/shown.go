@@ -27,7 +27,7 @@ type counterRow struct {
 var counterNames = []delayq.Counter{
 	delayq.CounterEnqueued, delayq.CounterTaken, delayq.CounterAcked, delayq.CounterAgain, delayq.CounterRetried, delayq.CounterSnoozed,
 	delayq.CounterBuried, delayq.CounterRevived, delayq.CounterCancelled, delayq.CounterExpired, delayq.CounterReclaimed,
-	delayq.CounterPrunedDead, delayq.CounterFired, delayq.CounterSkipped, delayq.CounterMissed, delayq.CounterTombed, delayq.CounterDebounced, delayq.CounterAwaited, delayq.CounterRepaired,
+	delayq.CounterPrunedDead, delayq.CounterFired, delayq.CounterSkipped, delayq.CounterMissed, delayq.CounterTombed, delayq.CounterDebounced, delayq.CounterUndelivered, delayq.CounterRepaired, delayq.CounterAwaited,
 }
 
 // CounterRows returns the counters.

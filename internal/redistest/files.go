@@ -31,7 +31,10 @@ type Header struct {
 
 // Partial reports whether the header of a script documents only what it adds to enqueue, which
 // follows in the same call.
-func Partial(name string) bool { return name == "replace" || name == "enqueue_keyed" }
+func Partial(name string) bool { return follows[name] != "" }
+
+// follows says which script follows in the same call.
+var follows = map[string]string{"replace": "enqueue", "enqueue_keyed": "enqueue", "hand_over": "ack", "hand_over_again": "again"}
 
 var headerLine = regexp.MustCompile(`^-- (KEYS|ARGV)\[(\d+)(\.\.)?\]\s+(\w+)\s+\S`)
 
@@ -41,8 +44,8 @@ func HeaderOf(t testing.TB, name string) Header {
 	t.Helper()
 	h := Header{Own: map[string]string{}, Rest: map[string]int{}}
 	if Partial(name) {
-		enqueue := HeaderOf(t, "enqueue")
-		h.Keys, h.Args = enqueue.Keys, enqueue.Args
+		next := HeaderOf(t, follows[name])
+		h.Keys, h.Args = next.Keys, next.Args
 	}
 	h.Body = File(t, "lua/"+name+".lua")
 	require.True(t, strings.HasPrefix(h.Body, "-- "+name+": "), "lua/%s.lua begins with its name", name)

@@ -46,7 +46,7 @@ func (s *Server) Look(ctx context.Context) (h Horizon, err error) {
 			continue
 		}
 		h.Topics = append(h.Topics, t.Keys.Topic)
-		all = append(all, asked{t, t.promoting.look.ask()}, asked{t, t.taking.look.ask()}, asked{t, t.relaying.look.ask()})
+		all = append(all, asked{t, t.promoting.look.ask()}, asked{t, t.taking.look.ask()}, asked{t, t.Loops.relaying.look.ask()})
 		t.wake()
 		t.Loops.take.Wake()
 		t.Loops.relay.Wake()

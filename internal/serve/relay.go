@@ -60,18 +60,18 @@ func (t *Topic) relayStep(ctx context.Context) loop.Next {
 	if ctx.Err() != nil {
 		return loop.Over
 	}
-	asked := t.relaying.look.take()
+	asked := t.Loops.relaying.look.take()
 	busy, next, err := t.relay(ctx)
 	switch {
 	case err != nil:
-		t.relaying.look.keep(asked)
-		return loop.PauseFor(t.relaying.slow.Next())
+		t.Loops.relaying.look.keep(asked)
+		return loop.PauseFor(t.Loops.relaying.slow.Next())
 	case busy:
 		answer(asked, sight{busy: true})
-		t.relaying.slow.Reset()
+		t.Loops.relaying.slow.Reset()
 		return loop.Again
 	}
-	t.relaying.slow.Reset()
+	t.Loops.relaying.slow.Reset()
 	answer(asked, sight{})
 	if next.IsZero() {
 		return loop.Woken
@@ -82,7 +82,7 @@ func (t *Topic) relayStep(ctx context.Context) loop.Next {
 // relay delivers one plan for each of some targets. busy reports whether there may be more to do
 // now, and next is when a target that has failed is to be tried again; zero: there is none.
 func (t *Topic) relay(ctx context.Context) (busy bool, next time.Time, err error) {
-	at := &t.relaying
+	at := &t.Loops.relaying
 	r, err := t.parcelPlan(ctx, "", at.cursor, "", 0)
 	if err != nil {
 		return false, next, err
@@ -121,7 +121,7 @@ func (t *Topic) relay(ctx context.Context) (busy bool, next time.Time, err error
 
 // setAside leaves a target alone for a while, twice as long each time.
 func (t *Topic) setAside(target string) {
-	at := &t.relaying
+	at := &t.Loops.relaying
 	if at.aside == nil {
 		at.aside = make(map[string]*stuckTarget)
 	}
@@ -137,10 +137,10 @@ func (t *Topic) setAside(target string) {
 
 // forgetAside ends the troubles of all targets, because there are no parcels.
 func (t *Topic) forgetAside() {
-	for target := range t.relaying.aside {
+	for target := range t.Loops.relaying.aside {
 		t.trouble.note("relay to "+target, nil)
 	}
-	t.relaying.aside = nil
+	t.Loops.relaying.aside = nil
 }
 
 // deliverAll delivers a plan for each target, some of them at the same time.

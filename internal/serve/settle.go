@@ -62,6 +62,9 @@ func (t *Topic) settleStep(ctx context.Context, k *settler, least int) loop.Next
 // back while they run. letters say which jobs were not theirs any more: the message about that may
 // have been lost.
 func (t *Topic) noteEnds(list []settle.Row, letters string) {
+	if settle.HandsOver(list) {
+		t.Loops.relay.Wake()
+	}
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
 	for i, r := range list {
@@ -169,9 +172,6 @@ func (t *Topic) settle(ctx context.Context, k *settler) error {
 	t.Mu.Unlock()
 	if err != nil {
 		return err
-	}
-	if settle.HandsOver(list) {
-		t.Loops.relay.Wake()
 	}
 	soon := false
 	for _, r := range list {

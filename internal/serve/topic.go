@@ -37,7 +37,6 @@ type Topic struct {
 	Loops     topicLoops
 	promoting promoting
 	taking    taking
-	relaying  relaying
 	extender  extender
 
 	Mu       sync.Mutex // guards the rest
@@ -115,6 +114,7 @@ type latches struct {
 // topicLoops are the loops of a topic. They are nil until the topic is started.
 type topicLoops struct {
 	promote, take, takeMore, extend, settle, settleMore, note, relay *loop.Loop
+	relaying                                                         relaying // what the last of them remembers
 }
 
 // A latch says that something may have happened that a loop waits for. It stays set until the loop
