@@ -93,7 +93,8 @@ const (
 type Finding struct {
 	Key string // name of the key, as in docs/protocol.md
 	// ID is the ID of the job, the name of the schedule or, if Key is turn or rules, the key of
-	// jobs. For [FindingUndelivered] it is a topic. It is empty for [FindingLoneAnchor] and [FindingWrongType].
+	// jobs. For [FindingUndelivered] it is a topic. It is empty for [FindingLoneAnchor] and
+	// [FindingWrongType].
 	ID       string
 	Kind     FindingKind
 	Repaired bool // always false in a report of [Inspector.Check]
