@@ -60,6 +60,9 @@ func (j *Job) handOver(fresh NewJob) error {
 	if j.hands == nil {
 		return fmt.Errorf("%w: the job is not that of a handler", ErrInvalid)
 	}
+	if j.hands.run.Over() { // its context is over too, which says less
+		return fmt.Errorf("%w: %s", ErrInvalid, run.Returned)
+	}
 	fresh.Options = append([]JobOption{ReplaceDead()}, fresh.Options...)
 	e := &enqueueing{job: fresh}
 	if err := errors.Join(j.hands.sealer.seal(j.hands.ctx, e), e.opts.guard.outside()); err != nil {

@@ -29,13 +29,16 @@ const (
 	MostParcelBytes = 1 << 20
 )
 
+// Returned is why nothing more can be handed over.
+const Returned = "the handler has returned"
+
 // Add takes a parcel for a target. It returns why it does not; empty: it does.
 func (h *Handover) Add(target, parcel string) (refused string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case h.over:
-		return "the handler has returned"
+		return Returned
 	case h.jobs == MostParcels:
 		return fmt.Sprintf("the run hands over %d jobs already, more are not allowed", h.jobs)
 	case h.bytes+len(parcel) > MostParcelBytes:
@@ -44,6 +47,13 @@ func (h *Handover) Add(target, parcel string) (refused string) {
 	h.text = append(append(h.text, record.Netstring(target)...), record.Netstring(parcel)...)
 	h.jobs, h.bytes = h.jobs+1, h.bytes+len(parcel)
 	return ""
+}
+
+// Over reports whether the handler has returned.
+func (h *Handover) Over() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.over
 }
 
 // Get returns the parcels of the run so far.
