@@ -327,6 +327,8 @@ var chores = []deed{
 		}
 		return errors.Join(err, just(c.hand.TryPrune(0, time.Hour, 10)))
 	}},
+	{"Run", unpaused, handsOver(settle.Ack)},
+	{"Run", unpaused, handsOver(settle.Again)},
 	{"Run", unpaused, fireSome},
 	{"Run", nil, func(c *caller) error { return just(c.hand.TryPrune(0, time.Hour, 10)) }},
 	{"Run", nil, func(c *caller) error { return just(c.hand.marks(script.Survey, true, c.hand.Keys)) }},
@@ -351,6 +353,22 @@ var chores = []deed{
 		defer func() { _ = sub.Close() }()
 		return errors.Join(just(sub.Receive(c.ctx)), sub.Ping(c.ctx), just(sub.Receive(c.ctx)), c.hand.RDB.Ping(c.ctx).Err())
 	}},
+}
+
+// handsOver takes a job, and ends its run, which hands jobs over. Then it delivers them, as a server
+// does, with the scripts that store jobs.
+func handsOver(verb settle.Verb) func(c *caller) error {
+	return func(c *caller) error {
+		r, err := c.hand.TryTake("", 1, time.Hour)
+		for _, one := range hand.HeldOf(r) {
+			row := settle.Row{Verb: verb, Parcels: c.hand.Parcels(c.topic, "handed")}
+			err = errors.Join(err, just(c.hand.Settle([]hand.Held{one}, row)))
+		}
+		plan, planned := c.hand.TryPlan(c.topic, "tag", "", 0)
+		return errors.Join(err, planned, just(c.hand.TryEnqueue(true, [2]string{"handed", "+0"}, [2]string{"later", "+50000"})),
+			just(c.hand.TryEnqueue(false, [2]string{"fresh", "+0!1000/100"})), just(c.hand.TryDone(c.topic, plan, "{}")),
+			c.hand.RDB.SAdd(c.ctx, script.TopicsKey(c.hand.Prefix()), c.topic).Err())
+	}
 }
 
 // settles takes a job and ends its run.

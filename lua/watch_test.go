@@ -123,7 +123,7 @@ func TestWatchTellsWhereToTake(t *testing.T) {
 func TestWatchBesideAWrongType(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		wants := map[string]int64{
-			"bucket": 0, "leases": 0, "slots": 0, "handoff": 0, "waiting": 0,
+			"bucket": 0, "leases": 0, "slots": 0, "handoff": 0, "waiting": 0, "parcels": 0,
 			"ready": -1, "turn": -1, "idle": -1, "meta": -1, "held": -1, "parked": -1, "holders": -1,
 		}
 		names := slices.Sorted(maps.Keys(wants))

@@ -24,7 +24,7 @@ func init() { redistest.RoleOf = roleOf }
 
 // ScriptRoles are the roles that may run a script.
 var ScriptRoles = map[*script.Script][]string{
-	script.Enqueue: {"producer"}, script.EnqueueLater: {"producer"}, script.EnqueueNow: {"producer"}, script.EnqueueKeyed: {"producer"}, script.Replace: {"producer"}, script.ScheduleSet: {"producer", "operator"},
+	script.Enqueue: {"producer", "worker"}, script.EnqueueLater: {"producer"}, script.EnqueueNow: {"producer"}, script.EnqueueKeyed: {"producer", "worker"}, script.Replace: {"producer", "worker"}, script.ScheduleSet: {"producer", "operator"},
 	script.Promote: {"worker"}, script.Take: {"worker"}, script.Extend: {"worker"}, script.Ack: {"worker"}, script.Again: {"worker"}, script.HandOver: {"worker"}, script.HandOverAgain: {"worker"}, script.ParcelPlan: {"worker"}, script.ParcelDone: {"worker"}, script.Retry: {"worker"},
 	script.Snooze: {"worker"}, script.GiveBack: {"worker"}, script.Bury: {"worker"}, script.Prune: {"worker"}, script.Heartbeat: {"worker"},
 	script.ScheduleDue: {"worker"}, script.ScheduleFire: {"worker"}, script.Watch: {"worker"},
