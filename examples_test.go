@@ -22,6 +22,51 @@ import (
 	"github.com/delayq/delayq/internal/queuetest"
 )
 
+// payWithin is short here. A shop would use half an hour.
+const payWithin = 30 * time.Millisecond
+
+// shop cancels two orders unless they are paid in time. The first one is.
+func shop(ctx context.Context, rdb *redis.Client, cancelOrder func(ctx context.Context, id string) error) error {
+	client := delayq.NewClient(rdb)
+	server := delayq.NewServer(rdb)
+
+	server.HandlerFunc("order:cancel", func(ctx context.Context, job *delayq.Job) error {
+		return cancelOrder(ctx, job.ID) // after an error it runs again: in 2 s, 4 s, 8 s and so on
+	})
+
+	// Two orders arrive. Each is cancelled unless it is paid in time.
+	for _, id := range []string{"order-1", "order-2"} {
+		if _, err := client.Enqueue(ctx, "order:cancel", id, nil, delayq.ProcessIn(payWithin)); err != nil {
+			return err
+		}
+	}
+
+	// The first one is paid, so it is not cancelled.
+	if _, err := client.Dequeue(ctx, "order:cancel", "order-1"); err != nil {
+		return err
+	}
+
+	// until ctx is cancelled; start any number of servers, in any number of processes
+	return server.Run(ctx)
+}
+
+func Example() {
+	rdb, end := openRedis()
+	defer end()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+
+	err := shop(ctx, rdb, func(_ context.Context, id string) error {
+		fmt.Println(id, "is cancelled")
+		stop()
+		return nil
+	})
+	fmt.Println("stopped:", err)
+	// Output:
+	// order-2 is cancelled
+	// stopped: <nil>
+}
+
 func ExampleClient_Enqueue() {
 	rdb, end := openRedis()
 	defer end()
@@ -1542,4 +1587,36 @@ func ExampleGather() {
 	}
 	// Output:
 	// mail to customer-7 about 3 events
+}
+
+func ExampleJob_Then() {
+	rdb, end := openRedis()
+	defer end()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := delayq.NewClient(rdb)
+	server := delayq.NewServer(rdb)
+
+	server.HandlerFunc("video:encode", func(_ context.Context, job *delayq.Job) error {
+		// The viewers are told if, and only if, this run completes its job.
+		if err := job.Then("video:announce", job.ID, job.Payload, delayq.ProcessIn(time.Millisecond)); err != nil {
+			return err
+		}
+		fmt.Println("encoded", job.ID)
+		return nil
+	})
+	server.HandlerFunc("video:announce", func(_ context.Context, job *delayq.Job) error {
+		fmt.Println("announced", job.ID)
+		stop()
+		return nil
+	})
+
+	if _, err := client.Enqueue(ctx, "video:encode", "video-7", nil); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(server.Run(ctx))
+	// Output:
+	// encoded video-7
+	// announced video-7
+	// <nil>
 }
