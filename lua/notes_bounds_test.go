@@ -154,3 +154,54 @@ func TestNotesAtMaxmemory(t *testing.T) {
 		require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "0").Err())
 	}
 }
+
+// What a call about notes asks of Redis does not depend on how many there are.
+func TestCostOfNotesDoesNotGrow(t *testing.T) {
+	if redistest.Roles() {
+		t.Skip("other clients make the calls then")
+	}
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	cost := map[int]map[string]map[string]string{} // backlog, call, command → times
+	for _, backlog := range []int{20, 20_000} {
+		h := NewHand(t, rdb, redistest.Prefix(t), "topic")
+		eachOf(t, backlog, 500, func(n int) {
+			values := make([]any, 0, 4*n)
+			for i := range n {
+				name := fmt.Sprintf("%08d", i+500*len(values))
+				values = append(values, "e"+name, "c 1 ", "w"+name, "?")
+			}
+			require.NoError(t, rdb.HSet(t.Context(), h.Keys.Notes, values...).Err())
+		})
+		h.Put("+0", hand.Numbered("job", 20)...)
+		held := h.Take(20, time.Hour)
+		wait := func(verb string) func(i int) error {
+			return func(i int) error { return just(h.TryWait("me", [3]string{held[i].ID, "", verb})) }
+		}
+		cost[backlog] = map[string]map[string]string{}
+		for _, c := range []struct {
+			name string
+			call func(i int) error
+		}{
+			{"wait", wait(hand.Register)},
+			{"look", wait(hand.Look)},
+			{"note", func(i int) error {
+				return just(h.TryNote(held[i], hand.Note{Progress: "1 2 ", Step: "step", Result: "x"}))
+			}},
+			{"recall", func(i int) error { return just(h.TryRecall(held[i], 1000)) }},
+			{"get", func(i int) error { return just(h.client().Get(t.Context(), "topic", held[i].ID)) }},
+			{"bury", func(i int) error { return just(h.TryBury(held[i].ID)) }},
+			{"cancel", func(i int) error { return just(h.TryCancel(held[i].ID)) }},
+			{"ack", func(i int) error { h.Ack(held[5+i]); return nil }},
+			{"again", func(i int) error { h.Again(0, held[8+i]); return nil }},
+			{"leave", wait(hand.Leave)},
+		} {
+			require.NoError(t, c.call(0), c.name) // so that Redis knows the script
+			require.NoError(t, rdb.ConfigResetStat(t.Context()).Err())
+			require.NoError(t, c.call(1), c.name)
+			cost[backlog][c.name] = commandsOf(t, rdb)
+		}
+	}
+	require.Equal(t, "2", cost[20]["cancel"]["publish"], "the test looks for the wrong thing: %v", cost[20]["cancel"])
+	require.Equal(t, cost[20], cost[20_000])
+}
