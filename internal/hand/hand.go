@@ -180,6 +180,9 @@ func (h *Hand) Settle(held []Held, like settle.Row) (script.Reply, error) {
 		list[i].Failure = strings.Replace(like.Failure, `"attempt":1,`, `"attempt":`+strconv.Itoa(finished+1)+",", 1)
 	}
 	args := settle.AppendRows(like.Verb.Open(nil, h.Keys, h.Series.Next(), list), list, "by-hand")
+	if len(list) == 0 {
+		return h.Run(like.Verb.Script(), args...)
+	}
 	return h.Run(settle.ScriptOf(list), args...)
 }
 
