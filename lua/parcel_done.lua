@@ -17,6 +17,7 @@
 -- Uses: now stats parcels
 local parcels, plans, undelivered, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local target, number, tag = ARGV[1], ARGV[2], ARGV[3]
+local refused, first = ARGV, 4
 
 local front = parcel_front(target)
 local open = redis.call('HGET', plans, target) or ''
@@ -29,13 +30,11 @@ if own == number and known == tag then
     done = redis.call('ZREM', parcels, unpack(list))
   end
   redis.call('HDEL', plans, target)
-  if #ARGV > 3 then
-    for at = 4, #ARGV do
-      redis.pcall('LPUSH', undelivered, ARGV[at])
-    end
+  for at = first, #refused do
+    redis.pcall('LPUSH', undelivered, refused[at])
     redis.pcall('LTRIM', undelivered, 0, 99)
-    count(stats, 'undelivered', #ARGV - 3)
   end
+  count(stats, 'undelivered', #refused - first + 1)
 end
 local more = redis.call('ZRANGEBYLEX', parcels, '[' .. front, '(' .. front .. 'g', 'LIMIT', 0, 1)
 return {'ok', now, done, #more}

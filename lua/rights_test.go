@@ -355,8 +355,8 @@ var chores = []deed{
 	}},
 }
 
-// handsOver takes a job, and ends its run, which hands jobs over. Then it delivers them, as a server
-// does, with the scripts that store jobs.
+// handsOver takes a job, and ends its run, which hands jobs over. Then it delivers them, as a
+// server does, with the scripts that store jobs.
 func handsOver(verb settle.Verb) func(c *caller) error {
 	return func(c *caller) error {
 		r, err := c.hand.TryTake("", 1, time.Hour)

@@ -59,12 +59,14 @@ func mostNotes(n int) int    { return min(n, 2+n/300, 4) }
 func mostRelays(n int) int   { return min(n, 3+n/300, 6) }
 
 // MostCalls is the most goroutines that do not take.
-func MostCalls(n int) int { return mostPromotes(n) + mostSettles(n) + mostExtends(n) + mostNotes(n) }
+func MostCalls(n int) int {
+	return mostPromotes(n) + mostSettles(n) + mostExtends(n) + mostNotes(n) + mostRelays(n)
+}
 
 // Connections that a server of n topics keeps although nobody uses them, so that the next job need
-// not wait for one: half of those that it can use at a time. Few handlers
-// note anything.
-func restingCalls(n int) int { return (MostCalls(n) - mostNotes(n) + 1) / 2 }
+// not wait for one: half of those that it can use at a time. Few handlers note anything or hand jobs
+// over.
+func restingCalls(n int) int { return (MostCalls(n) - mostNotes(n) - mostRelays(n) + 1) / 2 }
 func restingTakes(n int) int { return (MostTakes(n) + 1) / 2 }
 
 // trimAfter is how long a connection is kept that nobody uses, beyond these.

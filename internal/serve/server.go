@@ -151,7 +151,7 @@ func (s *Server) connect() {
 			PoolSize: size, Idle: idle, Answer: answer, Client: contain.Options, Cluster: contain.ClusterOptions,
 		})
 	}
-	s.Calls, s.dials[0] = own(MostCalls(many)+mostRelays(many)*mostDeliveries+OtherCalls, restingCalls(n), 0)
+	s.Calls, s.dials[0] = own(MostCalls(many)+OtherCalls, restingCalls(n), 0)
 	s.takes, s.dials[1] = own(MostTakes(many), restingTakes(n), takeTimeoutMost)
 	s.blocking, s.dials[2] = own(2*MostBlocked, 0, 0)
 	for _, rdb := range []redis.UniversalClient{s.Calls, s.takes, s.blocking} {
