@@ -113,6 +113,31 @@ var outputs = map[string]string{
 		poll, 1 from the end: attempt 1 acked
 		poll, 2 from the end: attempt 1 acked
 		report, 0 from the end: attempt 1 acked`,
+	"call": `
+		first: 1 of 2: read the orders of anna
+		second: 1 of 2: read the orders of anna
+		first: 2 pages about anna, attempt 1
+		second: 2 pages about anna, attempt 1
+		failed: no such customer
+		the caller gave up: true, the job is scheduled`,
+	"saga": `
+		anna, attempt 1
+		book a flight, known: false
+		book a room, known: false
+		anna, attempt 2
+		book a room, known: true
+		book a car, known: false
+		ben, attempt 1
+		book a flight, known: false
+		book a room, known: false
+		ben, attempt 2
+		book a room, known: true
+		book a car, known: false
+		undo the room, known: false
+		ben, attempt 3
+		undo the room, known: true
+		undo the flight, known: false
+		ben is dead: car: refused, saved ["flight" "room" "car" "undo room" "undo flight"]`,
 	"poll": `
 		ask about refund-7, attempt 1: pending
 		ask about refund-7, attempt 1: pending
