@@ -1,7 +1,7 @@
-// Call is a page that shows a report as soon as a worker has made it. It enqueues a job, shows how far
-// that has come, and returns its output. Somebody else asks for the same report meanwhile, and waits
-// for the same job. A report that fails for good is an error of its callers. A job goes on when its
-// caller gives up.
+// Call is a page that shows a report as soon as a worker has made it. It enqueues a job, shows how
+// far that has come, and returns its output. Somebody else asks for the same report meanwhile, and
+// waits for the same job. A report that fails for good is an error of its callers. A job goes on
+// when its caller gives up.
 package main
 
 import (

@@ -1,6 +1,6 @@
 // Saga books a trip of three parts, and undoes the first ones if a later one is refused. The answer
-// to a booking gets lost, and so does that to an undo: both are asked again, with the same key. What
-// was saved is not asked again.
+// to a booking gets lost, and so does that to an undo: both are asked again, with the same key.
+// What was saved is not asked again.
 package main
 
 import (
