@@ -131,8 +131,14 @@ func (n *Noted) ended() <-chan struct{} {
 	return n.run.Ctx.Done()
 }
 
-// why returns the reason why ended or ctx is done.
+// why returns the reason why no step can begin any more, or nil.
 func (n *Noted) why(ctx context.Context) error {
+	n.mu.Lock()
+	over := n.over
+	n.mu.Unlock()
+	if over {
+		return ErrReturned
+	}
 	if n.run != nil && n.run.Ctx.Context != nil {
 		if cause := context.Cause(&n.run.Ctx); cause != nil {
 			return cause

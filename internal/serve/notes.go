@@ -265,7 +265,7 @@ func (t *Topic) sendNotes(ctx context.Context, rows []noteRow) error {
 	t.Mu.Lock()
 	for i, row := range rows {
 		switch {
-		case err != nil && row.save != nil && script.Certain(err):
+		case err != nil && row.save != nil && script.Certain(err) && !script.Away(err):
 			row.save.ended <- err
 		case err != nil:
 			t.requeueLocked(row)
