@@ -138,6 +138,7 @@ func (g *group) gauges(put put) {
 		sum.Capacity += t.Capacity
 		sum.Keyed += t.Keyed
 		sum.Keys += t.Keys
+		sum.Parcels += t.Parcels
 		for i, n := range one.due {
 			due[i] += n
 		}
@@ -175,6 +176,7 @@ func (g *group) gauges(put put) {
 	}
 	put(keyedJobs, float64(sum.Keyed))
 	put(laneKeys, float64(sum.Keys))
+	put(parcels, float64(sum.Parcels))
 	put(paused, isPaused)
 	if !alone {
 		put(liveServers, float64(servers))

@@ -64,6 +64,8 @@ var (
 		"Ready jobs that have a key."}
 	laneKeys = &family{"delayq_lane_keys", gauge, []string{"topic"},
 		"Keys that take turns."}
+	parcels = &family{"delayq_parcels", gauge, []string{"topic"},
+		"Jobs that runs of the topic have handed over and that are not passed on yet."}
 	paused = &family{"delayq_paused", gauge, []string{"topic"},
 		"1 if the topic is paused."}
 	liveServers = &family{"delayq_servers", gauge, []string{"topic"},
@@ -116,7 +118,7 @@ var processFamilies = []*family{
 }
 
 var queueFamilies = []*family{
-	jobs, retryingJobs, overdueJobs, oldestOverdue, dueJobs, keyedJobs, laneKeys, paused, liveServers, workers, scheduleNext,
+	jobs, retryingJobs, overdueJobs, oldestOverdue, dueJobs, keyedJobs, laneKeys, parcels, paused, liveServers, workers, scheduleNext,
 	jobEventsTotal, leasesReclaimedTotal, leasesDroppedTotal, prunedJobsTotal, repairsTotal, scheduleSlotsTotal,
 	foldedTopics, redisUp, lookDuration, lastSuccess, lookErrorsTotal,
 }

@@ -140,6 +140,7 @@ func (g *group) gauges(set func(f *family, v float64, labels ...string)) {
 		sum.Capacity += t.Capacity
 		sum.Keyed += t.Keyed
 		sum.Keys += t.Keys
+		sum.Parcels += t.Parcels
 		for i, n := range one.due {
 			due[i] += n
 		}
@@ -178,6 +179,7 @@ func (g *group) gauges(set func(f *family, v float64, labels ...string)) {
 	}
 	set(keyedJobs, float64(sum.Keyed))
 	set(laneKeys, float64(sum.Keys))
+	set(parcels, float64(sum.Parcels))
 	set(paused, number(isPaused))
 	if !alone {
 		set(liveServers, float64(servers))

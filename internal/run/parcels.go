@@ -25,8 +25,8 @@ type Handover struct {
 
 // Bounds of what a run hands over.
 const (
-	MostParcels     = 1000
-	MostParcelBytes = 1 << 20
+	mostParcels     = 1000
+	mostParcelBytes = 1 << 20
 )
 
 // Returned is why nothing more can be handed over.
@@ -39,10 +39,10 @@ func (h *Handover) Add(target, parcel string) (refused string) {
 	switch {
 	case h.over:
 		return Returned
-	case h.jobs == MostParcels:
+	case h.jobs == mostParcels:
 		return fmt.Sprintf("the run hands over %d jobs already, more are not allowed", h.jobs)
-	case h.bytes+len(parcel) > MostParcelBytes:
-		return fmt.Sprintf("the jobs that the run hands over would have %d bytes, at most %d are allowed", h.bytes+len(parcel), MostParcelBytes)
+	case h.bytes+len(parcel) > mostParcelBytes:
+		return fmt.Sprintf("the jobs that the run hands over would have %d bytes, at most %d are allowed", h.bytes+len(parcel), mostParcelBytes)
 	}
 	h.text = append(append(h.text, record.Netstring(target)...), record.Netstring(parcel)...)
 	h.jobs, h.bytes = h.jobs+1, h.bytes+len(parcel)

@@ -64,8 +64,8 @@ func MostCalls(n int) int {
 }
 
 // Connections that a server of n topics keeps although nobody uses them, so that the next job need
-// not wait for one: half of those that it can use at a time. Few handlers note anything or hand jobs
-// over.
+// not wait for one: half of those that it can use at a time. Few handlers note anything or hand
+// jobs over.
 func restingCalls(n int) int { return (MostCalls(n) - mostNotes(n) - mostRelays(n) + 1) / 2 }
 func restingTakes(n int) int { return (MostTakes(n) + 1) / 2 }
 
