@@ -230,7 +230,7 @@ func TestInspectCounts(t *testing.T) {
 		for name, n := range info.Counters {
 			require.Zero(t, n, name)
 		}
-		require.Len(t, info.Counters, 24)
+		require.Len(t, info.Counters, 25)
 		info.Counters = nil
 		info.At = time.Time{}
 		require.Equal(t, delayq.TopicStats{Topic: "topic"}, info, "of a topic that was never used")

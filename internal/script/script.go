@@ -133,7 +133,7 @@ var (
 	Revive          = newScript("revive")
 	Wait            = newScript("wait")
 	Note            = newScript("note")
-	Recall          = newReadingScript("recall")
+	Recall          = newScript("recall")
 	Get             = newReadingScript("get")
 	Page            = newReadingScript("page")
 	Inspect         = newReadingScript("inspect")
