@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/delayq/delayq/internal/await"
 	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/friend"
@@ -36,6 +37,7 @@ type Client struct {
 	scripts script.Caller
 	series  script.SeriesPool
 	commits *commit.Groups
+	waits   *await.Waits
 }
 
 // friends has the functions that other packages and modules of this repository call and programs
@@ -64,6 +66,7 @@ func NewClient(rdb redis.UniversalClient, opts ...ClientOption) *Client {
 	c.commits = commit.New(commit.Wire{
 		Redis: rdb, Scripts: c.scripts, Series: &c.series, Prefix: c.o.prefix, Tick: maxTick, Replicas: c.o.replicas, Wait: c.o.replicaWait,
 	}, max(1, poolSize(rdb)/2))
+	c.waits = await.New(await.Wire{Redis: rdb, Scripts: c.scripts, Prefix: c.o.prefix}, poolSize(rdb)/2)
 	return c
 }
 
@@ -172,15 +175,28 @@ func checkNames(topic, id string) error {
 // ErrNotReplicated or ErrUnknownOutcome the job may have been stored. Enqueue then returns the Job
 // along with the error, so that you can look it up by ID. After any other error nothing was stored.
 func (c *Client) Enqueue(ctx context.Context, topic, id string, payload []byte, opts ...JobOption) (*Job, error) {
-	ctx, end := c.begin(ctx, CallEvent{Name: commit.Enqueue.Name, Topic: topic, ID: id, Jobs: 1})
+	return c.enqueue(ctx, NewJob{Topic: topic, ID: id, Payload: payload, Options: opts}, nil)
+}
+
+// enqueue is Enqueue. It calls ready, if that is not nil, when the job is about to be stored. After
+// an error of ready, it is not.
+func (c *Client) enqueue(ctx context.Context, job NewJob, ready func(*enqueueing) error) (*Job, error) {
+	ctx, end := c.begin(ctx, CallEvent{Name: commit.Enqueue.Name, Topic: job.Topic, ID: job.ID, Jobs: 1})
 	// Clipped, so that options that a hook appends do not end up in the caller's slice.
-	e := &enqueueing{job: NewJob{Topic: topic, ID: id, Payload: payload, Options: slices.Clip(opts)}}
-	if err := c.prepare(ctx, e); err != nil {
+	job.Options = slices.Clip(job.Options)
+	e := &enqueueing{job: job}
+	err := c.prepare(ctx, e)
+	if err == nil && ready != nil {
+		if err = ready(e); err != nil {
+			e.own.Stored(nil, false)
+		}
+	}
+	if err != nil {
 		err = script.Place{Call: "enqueue", Topic: e.job.Topic, Job: e.job.ID}.At(err)
 		c.enqueued(ctx, e.job.event(err), nil)
 		return nil, end.with(CallResult{ID: e.job.ID, Err: err})
 	}
-	err := c.carryOut(ctx, &e.op)
+	err = c.carryOut(ctx, &e.op)
 	e.own.Stored(err, maybeStored(err))
 	c.enqueued(ctx, e.job.event(err), &e.op)
 	_ = end.with(CallResult{ID: e.op.ID, Err: err})

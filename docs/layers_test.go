@@ -28,7 +28,7 @@ var layers = [][]string{
 	{"internal/contain"},
 	{"internal/loop", "lua"},
 	{"internal/script"},
-	{"internal/commit", "internal/run"},
+	{"internal/await", "internal/commit", "internal/run"},
 	{"internal/workers", "internal/settle", "internal/fire", "internal/doctor", "internal/explain"},
 	{"internal/serve"},
 	{""},

@@ -114,6 +114,25 @@ func (r *Run) TraceParent() string {
 // In reports whether ctx is the context of a handler.
 func In(ctx context.Context) bool { return ctx.Value(runKey{}) != nil }
 
+// servesKey is the key of a function that reports whether the server of a handler serves a topic.
+type servesKey struct{}
+
+// Serving returns the parent of the contexts of all handlers of a server of the queue with that
+// prefix, for Served.
+func Serving(ctx context.Context, prefix string, serves func(topic string) bool) context.Context {
+	return context.WithValue(ctx, servesKey{}, func(of, topic string) bool { return of == prefix && serves(topic) })
+}
+
+// Served reports whether ctx is the context of a handler whose server serves a topic of the queue
+// with that prefix.
+func Served(ctx context.Context, prefix, topic string) bool {
+	if !In(ctx) {
+		return false
+	}
+	serves, known := ctx.Value(servesKey{}).(func(of, topic string) bool)
+	return known && serves(prefix, topic)
+}
+
 // Guarded reports whether ctx is the context of a handler whose runs that mutex guards.
 func Guarded(ctx context.Context, mu *sync.Mutex) bool {
 	switch c := ctx.Value(runKey{}).(type) {

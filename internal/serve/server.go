@@ -200,7 +200,7 @@ type operation struct {
 // start starts the loops of the topics and of the server.
 func (s *Server) start(ctx context.Context) *operation {
 	o := &operation{lifetime: lifetime{fetching: new(sync.WaitGroup), taking: new(sync.WaitGroup), working: new(sync.WaitGroup)}}
-	o.work, o.endWork = context.WithCancel(context.WithoutCancel(ctx))
+	o.work, o.endWork = context.WithCancel(run.Serving(context.WithoutCancel(ctx), s.Config.Prefix, s.serves))
 	o.fetch, o.endFetch = context.WithCancel(ctx)
 	s.serve(&o.lifetime)
 	s.loops.Keep(o.work, o.working, "control", s.controlLoop)

@@ -78,6 +78,17 @@ func (s *Server) Handle(most int, offers ...Offer) error {
 // Handles reports whether the server serves a topic.
 func (s *Server) Handles(topic string) bool { return s.Topics.Get(topic) != nil }
 
+// serves is Handles for a handler of the server. A topic that a pattern matches can be one that the
+// server will find.
+func (s *Server) serves(topic string) bool {
+	if s.Handles(topic) {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.patterns, func(p *pattern) bool { return matches(p.like.Topic, topic) })
+}
+
 // HasStopped reports whether no more topics can be added.
 func (s *Server) HasStopped() bool {
 	s.mu.Lock()
