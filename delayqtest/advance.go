@@ -85,8 +85,10 @@ func (q *Queue) advance(ctx context.Context, d time.Duration) error {
 		if next = ceil(next); next.IsZero() || next.After(goal) {
 			next = goal
 		}
+		if err := q.advanceTo(ctx, now, next); err != nil {
+			return err
+		}
 		now = next
-		q.set(now)
 	}
 }
 

@@ -40,7 +40,9 @@ type Queue struct {
 	Limit time.Duration
 
 	embedded  *embedded.Redis
-	advancing sync.Mutex    // held during an Advance
+	advancing sync.Mutex // held during an Advance, which has the next two
+	renewed   time.Time  // the clock when the waiters were last renewed
+	outcomes  map[string]time.Time
 	ended     chan struct{} // holds one value when a job may have ended since the last look
 
 	mu      sync.Mutex
@@ -58,7 +60,7 @@ func Open(opts ...delayq.ClientOption) (*Queue, error) {
 	rdb := inside.Client()
 	q := &Queue{
 		Client: delayq.NewClient(rdb, opts...), Redis: rdb, Prefix: defaultPrefix, Miniredis: inside.Miniredis, Limit: defaultLimit,
-		embedded: inside, ended: make(chan struct{}, 1), told: make(map[outcome]int64),
+		embedded: inside, ended: make(chan struct{}, 1), told: make(map[outcome]int64), outcomes: make(map[string]time.Time),
 	}
 	for _, opt := range opts {
 		if p, ok := opt.(delayq.PrefixOption); ok {
