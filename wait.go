@@ -56,9 +56,9 @@ func OnJobProgress(f func(Progress)) WaitOption {
 }
 
 // AllowNested allows a [Client.Wait] or [Client.Call] with the context of a handler whose server
-// serves the topic of the job. Without it that is an [ErrInvalid]: if all workers wait for jobs that
-// need a worker, none of these jobs can begin until the contexts end. Use it if the job has workers
-// that do not wait, for example in a pool of its own ([InPool]).
+// serves the topic of the job. Without it that is an [ErrInvalid]: if all workers wait for jobs
+// that need a worker, none of these jobs can begin until the contexts end. Use it if the job has
+// workers that do not wait, for example in a pool of its own ([InPool]).
 func AllowNested() WaitOption {
 	return WaitOption{"AllowNested", func(o *waitOptions) { o.nested = true }}
 }
@@ -97,13 +97,13 @@ func (o *waitOptions) check(ctx context.Context, prefix, topic string) error {
 //
 // Redis tells the client of the end of the job by a message, so Wait returns within milliseconds.
 // If the message is lost, the client learns of the end within 10 s: it looks at all jobs that it
-// waits for at least that often, in calls of up to 100 jobs of a topic. How a job has ended is known
-// for 60 s. While Redis cannot be reached, Wait goes on, and returns the error of Redis with that
-// of ctx if it lasts that long.
+// waits for at least that often, in calls of up to 100 jobs of a topic. How a job has ended is
+// known for 60 s. While Redis cannot be reached, Wait goes on, and returns the error of Redis with
+// that of ctx if it lasts that long.
 //
 // A client has one subscription for all its waits: a connection and a goroutine, from its first
-// wait until 10 s after the last one. If the Redis user may not subscribe, or if eight other clients
-// wait for the same job, it looks each second instead. It can have 10,000 waits at a time.
+// wait until 10 s after the last one. If the Redis user may not subscribe, or if eight other
+// clients wait for the same job, it looks each second instead. It can have 10,000 waits at a time.
 //
 // Wait returns
 //   - [ErrNotFound] if there is no such job: it never existed, or it has ended before Wait looked
@@ -114,8 +114,8 @@ func (o *waitOptions) check(ctx context.Context, prefix, topic string) error {
 //   - an error that wraps that of ctx if ctx has ended first;
 //   - [ErrUnknownOutcome] if the job is gone and nothing says how it has ended: a failover has lost
 //     it, Redis could not be reached for 60 s, or a server or client of release 0.1.0 has ended it;
-//   - [ErrInvalid] if an argument is invalid, if ctx has no deadline, if the client has 10,000 waits
-//     already, and in a handler without [AllowNested]. Redis was not asked;
+//   - [ErrInvalid] if an argument is invalid, if ctx has no deadline, if the client has 10,000
+//     waits already, and in a handler without [AllowNested]. Redis was not asked;
 //   - the error of Redis if it refuses the call.
 func (c *Client) Wait(ctx context.Context, topic, id string, opts ...WaitOption) (*Result, error) {
 	const call = "wait"
@@ -223,16 +223,16 @@ func resultOf(topic, id string, a *await.Answer) (*Result, error) {
 
 // Call enqueues a job, as [Client.Enqueue] does, and waits for its end, as [Client.Wait] does. The
 // client is registered as one that waits before the job exists, so no end is missed, however fast
-// the job is, and the job needs no [Retention]. Options of the wait ([OnJobProgress], [AllowNested])
-// stand among those of the job. If id is empty, one is generated.
+// the job is, and the job needs no [Retention]. Options of the wait ([OnJobProgress],
+// [AllowNested]) stand among those of the job. If id is empty, one is generated.
 //
 // The job is an ordinary one: it is retried as its options say, and the wait lasts until it is done
 // or dead. Limit it with ctx, whose deadline Call needs, or with [Retry], [Timeout] and [ExpireIn].
 // When ctx ends, the job goes on.
 //
 // Errors: those of Enqueue, after which nobody waits and no job was stored; if the enqueue had no
-// answer, Call looks for the job and waits for it, and returns [ErrUnknownOutcome] if there is none.
-// And those of Wait, except [ErrNotFound]. If too few replicas have confirmed the job
+// answer, Call looks for the job and waits for it, and returns [ErrUnknownOutcome] if there is
+// none. And those of Wait, except [ErrNotFound]. If too few replicas have confirmed the job
 // ([WaitReplicas]), Call waits all the same; then an ErrUnknownOutcome or the end of ctx also wraps
 // [ErrNotReplicated].
 func (c *Client) Call(ctx context.Context, topic, id string, payload []byte, opts ...JobOption) (*Result, error) {
@@ -298,9 +298,9 @@ func (l *calling) do(ctx context.Context, c *Client) (*Result, error) {
 // output is decoded, with the codec of the topic. Its handler attaches the output with
 // [Topic.SetOutput]. opts come after the [Defaults] of the topic.
 //
-// Its errors are those of Call. It also returns an error if the job is done and its output cannot be
-// decoded, or if it has none: the handler has not attached one, or its server is of release 0.1.0,
-// which keeps outputs only with [Retention].
+// Its errors are those of Call. It also returns an error if the job is done and its output cannot
+// be decoded, or if it has none: the handler has not attached one, or its server is of release
+// 0.1.0, which keeps outputs only with [Retention].
 func CallTyped[Out, In any](ctx context.Context, client *Client, topic *Topic[In], id string, in In, opts ...JobOption) (Out, error) {
 	var out Out
 	place := script.Place{Call: "call", Topic: topic.Name(), Job: id}
@@ -341,8 +341,8 @@ func (t *Topic[T]) SetOutput(job *Job, out any) error {
 	return job.SetOutput(output)
 }
 
-// A DeadError says that the job of a [Client.Wait] or [Client.Call] is dead. It is an [ErrDead]. The
-// job can be revived ([Client.Revive]).
+// A DeadError says that the job of a [Client.Wait] or [Client.Call] is dead. It is an [ErrDead].
+// The job can be revived ([Client.Revive]).
 type DeadError struct {
 	Topic, ID string
 	BuriedAt  time.Time      // by Redis's clock

@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// A waiter that has not looked for a minute of Redis's clock is gone, and an outcome is kept for
-	// that long. Advance lets an hour pass in microseconds. So it makes them younger.
+	// A waiter that has not looked for a minute of Redis's clock is gone, and an outcome is kept
+	// for that long. Advance lets an hour pass in microseconds. So it makes them younger.
 	waiterAge = time.Minute
 
 	// youngAge is by how much the clock moves at most without that.
 	youngAge = waiterAge / 3
 
-	// outcomeTime is for how much real time outcomes are made younger, at most. A client fetches its
-	// outcome within milliseconds.
+	// outcomeTime is for how much real time outcomes are made younger, at most. A client fetches
+	// its outcome within milliseconds.
 	outcomeTime = 10 * time.Second
 )
 

@@ -108,14 +108,14 @@ func TestImportsGoDown(t *testing.T) {
 // unused are functions and values that internal packages export although no other package but its
 // tests uses them, each with the reason.
 var unused = map[string]string{
-	"internal/fire.CallBytes":      "the model of schedules reads a page as a server does",
-	"internal/fire.PageSlots":      "the model of schedules counts pages",
-	"internal/fire.PlaceSlots":     "the model of schedules plans one schedule as a server does",
-	"internal/record.DueHead":      "a test holds inspect.lua to it",
-	"internal/script.LetterKept":   "the list of letters is complete, but nobody reads this one",
-	"internal/script.LuaFile":      "tests of the exported API read scripts",
-	"internal/serve.FarewellTime":  "a test of the end of a server waits for as long",
-	"internal/settle.Limit":        "a test fills a call of each script that settles",
+	"internal/fire.CallBytes":     "the model of schedules reads a page as a server does",
+	"internal/fire.PageSlots":     "the model of schedules counts pages",
+	"internal/fire.PlaceSlots":    "the model of schedules plans one schedule as a server does",
+	"internal/record.DueHead":     "a test holds inspect.lua to it",
+	"internal/script.LetterKept":  "the list of letters is complete, but nobody reads this one",
+	"internal/script.LuaFile":     "tests of the exported API read scripts",
+	"internal/serve.FarewellTime": "a test of the end of a server waits for as long",
+	"internal/settle.Limit":       "a test fills a call of each script that settles",
 }
 
 // TestInternalNamesAreUsed holds the functions and untyped values that internal packages export to

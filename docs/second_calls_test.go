@@ -22,6 +22,7 @@ var secondCalls = map[string]string{
 	"serve.Server.noteTopics":      "it is repeated until it succeeds before Run serves, and once a minute",
 	"serve.Server.sweep":           "the error is returned to the loop, which tries again in a minute",
 	"delayq.healthz":               "a read; what it does not tell is left out of the page",
+	"delayqtest.Queue.renewIn":     "it only queues; TxPipelined returns the error",
 	"delayqtest.TestQueue.list":    "the results have the errors",
 	"script.Pipeline":              "it only queues; Exec returns the error",
 	"script.sendNodes":             "it sets the error of the call",

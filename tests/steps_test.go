@@ -542,8 +542,8 @@ func TestStepOfACancelledJob(t *testing.T) {
 	})
 }
 
-// The reply to a save is lost, or Redis is away for a while: the step waits and is saved once. While
-// the call was on its way, the lease has been extended.
+// The reply to a save is lost, or Redis is away for a while: the step waits and is saved once.
+// While the call was on its way, the lease has been extended.
 func TestSaveWithoutAReply(t *testing.T) {
 	for name, fault := range map[string]func(w *queuetest.Wire){
 		"lost":    func(w *queuetest.Wire) { w.Lose(queuetest.Digest("note")) },

@@ -22,7 +22,7 @@ const (
 	deafFor = time.Minute
 )
 
-// A subscription is that of a client, from the first wait until Linger after the last one.
+// A subscription is that of a client, from the first wait until linger after the last one.
 type subscription struct {
 	of   *Waits
 	ctx  context.Context

@@ -59,8 +59,8 @@ func (w *Waits) BeginEarly(topic, id, nonce string, notes bool) (*Waiter, error)
 func (w *Waits) begin(topic, id, nonce string, notes bool) (*Waiter, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.count >= MostWaiters {
-		return nil, ErrMany
+	if w.count >= mostWaiters {
+		return nil, errMany
 	}
 	w.count++
 	one := w.topicOf(topic).add(id, nonce)
@@ -142,7 +142,7 @@ func (r *Waiter) End() {
 		}
 	}
 	if w.count--; w.count == 0 && w.sub != nil {
-		w.sub.idle = time.AfterFunc(Linger, w.sub.close)
+		w.sub.idle = time.AfterFunc(linger, w.sub.close)
 	}
 }
 

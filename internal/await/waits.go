@@ -12,22 +12,22 @@ import (
 )
 
 const (
-	// MostWaiters is how many callers of a client can wait at a time.
-	MostWaiters = 10_000
+	// mostWaiters is how many callers of a client can wait at a time.
+	mostWaiters = 10_000
 
-	// LookEvery is the longest time between two looks at a job that somebody waits for.
-	LookEvery = 10 * time.Second
+	// lookEvery is the longest time between two looks at a job that somebody waits for.
+	lookEvery = 10 * time.Second
 
 	// pollEvery takes its place if no message tells of the end of the job: eight other clients wait
 	// for it, or the client may not subscribe.
 	pollEvery = time.Second
 
-	// Linger is how long the subscription outlives the last wait.
-	Linger = 10 * time.Second
+	// linger is how long the subscription outlives the last wait.
+	linger = 10 * time.Second
 )
 
-// ErrMany is the error of a wait beyond MostWaiters.
-var ErrMany = errors.New("the client already has 10000 waits, at most 10000 are allowed")
+// errMany is the error of a wait beyond mostWaiters.
+var errMany = errors.New("the client already has 10000 waits, at most 10000 are allowed")
 
 // A Wire is how the calls of a client reach Redis.
 type Wire struct {
@@ -56,7 +56,8 @@ type Waits struct {
 	deaf    bool          // the client may not subscribe
 }
 
-// New returns the waits of a client, which sends at most so many looks at a time. It starts nothing.
+// New returns the waits of a client, which sends at most so many looks at a time. It starts
+// nothing.
 func New(wire Wire, flights int) *Waits {
 	w := &Waits{Wire: wire, most: max(1, min(flights, mostFlights)), topics: make(map[string]*topic)}
 	w.name = rand.Text()[:14]
@@ -174,7 +175,7 @@ func (w *Waits) mark(one *target) {
 
 // rest puts the next look at a target off.
 func (w *Waits) rest(one *target, polls bool) {
-	d := LookEvery
+	d := lookEvery
 	if polls || w.deaf {
 		d = pollEvery
 	}
@@ -235,7 +236,7 @@ func (w *Waits) each(f func(*target)) {
 // leave makes Redis forget that the client waits for an incarnation. If there are too many, it
 // forgets by itself.
 func (w *Waits) leave(t *topic, id, nonce string) {
-	if w.leaves >= MostWaiters {
+	if w.leaves >= mostWaiters {
 		return
 	}
 	w.leaves++

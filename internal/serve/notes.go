@@ -149,7 +149,7 @@ func (t *Topic) noteStep(ctx context.Context) loop.Next {
 	if len(rows) == 0 {
 		if k.failed {
 			k.failed = false
-			t.trouble.note(script.Note.Name, nil) // nobody is left whom it could fail
+			t.trouble.note("note", nil) // nobody is left whom it could fail
 		}
 		return wait
 	}
