@@ -20,9 +20,9 @@ import (
 func report(client *delayq.Client, customer string, show func(delayq.Progress)) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	res, err := client.Call(ctx, "report", customer, nil, delayq.Retention(time.Minute), delayq.OnProgress(show))
+	res, err := client.Call(ctx, "report", customer, nil, delayq.Retention(time.Minute), delayq.OnJobProgress(show))
 	if errors.Is(err, delayq.ErrDuplicate) { // somebody else has asked
-		res, err = client.Wait(ctx, "report", customer, delayq.OnProgress(show))
+		res, err = client.Wait(ctx, "report", customer, delayq.OnJobProgress(show))
 	}
 	var dead *delayq.DeadError
 	switch {
