@@ -205,7 +205,7 @@ func TestNamesAreConventional(t *testing.T) {
 // The Go of the manual and of the package comment is that of the examples, which are compiled.
 func TestManualCodeIsTheExample(t *testing.T) {
 	t.Parallel()
-	example := file(t, "examples_test.go")
+	example := file(t, "example_test.go")
 	lines := 0
 	for _, block := range regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(file(t, manual), -1) {
 		for line := range strings.Lines(block[1]) {
