@@ -103,6 +103,15 @@ var deeds = []deed{
 	{"Dequeue", closed, func(c *caller) error {
 		return accept(cancel("closed", delayq.Tombstone(0))(c), delayq.ErrNotFound)
 	}},
+	{"Wait", nil, func(c *caller) error {
+		if err := callCancelled(c); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(c.ctx, time.Minute)
+		defer cancel()
+		return accept(just(c.Wait(ctx, c.topic, "dead")), delayq.ErrDead)
+	}},
+	{"Call", nil, callCancelled},
 	{"CancelBatch", nil, func(c *caller) error {
 		return just(c.CancelBatch(c.ctx, []delayq.JobRef{{Topic: c.topic, ID: "scheduled"}, {Topic: c.topic, ID: "ready"}, {Topic: c.topic, ID: "running"}, {Topic: c.topic, ID: "dead"}}))
 	}},
@@ -581,5 +590,25 @@ func (l *serverLog) Script(e delayq.ScriptEvent) {
 		l.note("script "+e.Name, nil)
 	case e.Name == "take" && strings.Contains(e.Err.Error(), "NOPERM"):
 		l.note("refused", e.Err)
+	}
+}
+
+// callCancelled cancels a job that a client waits for. When the client knows that, it has tried to
+// subscribe.
+func callCancelled(c *caller) error {
+	ctx, cancel := context.WithTimeout(c.ctx, time.Minute)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- just(c.Call(ctx, c.topic, "called", nil, delayq.ProcessIn(time.Hour))) }()
+	for {
+		select {
+		case err := <-ended:
+			return accept(err, delayq.ErrCancelled)
+		default:
+			if err := accept(just(c.Dequeue(ctx, c.topic, "called")), delayq.ErrNotFound); err != nil {
+				cancel()
+				return errors.Join(err, <-ended)
+			}
+		}
 	}
 }

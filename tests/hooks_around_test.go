@@ -110,6 +110,8 @@ func TestCallHookSeesEveryCall(t *testing.T) {
 		none := func(error) bool { return false }
 		missing := func(err error) bool { return errors.Is(err, delayq.ErrNotFound) }
 		is := func(id string) delayq.JobRef { return delayq.JobRef{Topic: "t", ID: id} }
+		brief, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
 		calls := []struct {
 			method string
 			want   delayq.CallEvent
@@ -159,6 +161,14 @@ func TestCallHookSeesEveryCall(t *testing.T) {
 				_, err := c.CancelBatch(ctx, []delayq.JobRef{is("1"), is("2"), is("none")})
 				return err
 			}, missing},
+			{"Wait", delayq.CallEvent{Name: "wait", Topic: "t", ID: "none", Jobs: 1}, func() error {
+				_, err := c.Wait(brief, "t", "none")
+				return err
+			}, missing},
+			{"Call", delayq.CallEvent{Name: "call", Topic: "t", ID: "1", Jobs: 1}, func() error {
+				_, err := c.Call(ctx, "t", "1", nil) // without a deadline
+				return err
+			}, func(err error) bool { return errors.Is(err, delayq.ErrInvalid) }},
 			{"Delete", delayq.CallEvent{Name: "delete", Topic: "t", ID: "x", Jobs: 1}, func() error {
 				return c.Delete(ctx, "t", "x")
 			}, missing},

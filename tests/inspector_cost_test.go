@@ -94,8 +94,8 @@ func TestInspectorCosts(t *testing.T) {
 		cost [2]int // round trips, commands
 	}{
 		"Topics":              {func() error { _, err := insp.Topics(ctx); return err }, [2]int{1, 1}},
-		"Stats of one":        {func() error { _, err := insp.Stats(ctx, "t007"); return err }, [2]int{1, 2 + 14}},
-		"Stats of ready jobs": {func() error { _, err := insp.Stats(ctx, "t001"); return err }, [2]int{2, 2 + 14 + 1}},
+		"Stats of one":        {func() error { _, err := insp.Stats(ctx, "t007"); return err }, [2]int{1, 2 + 15}},
+		"Stats of ready jobs": {func() error { _, err := insp.Stats(ctx, "t001"); return err }, [2]int{2, 2 + 15 + 1}},
 		"Stats of 100":        {func() error { _, err := insp.Stats(ctx, names...); return err }, [2]int{2, 2 + 15*topics + 1}},
 		"Stats of all":        {func() error { _, err := insp.Stats(ctx); return err }, [2]int{3, 1 + 2 + 15*topics + 1}},
 		"Forecast":            {func() error { _, err := insp.Forecast(ctx, "t000", from, time.Minute, 60); return err }, [2]int{1, 60}},
