@@ -175,3 +175,88 @@ func TestOutputsOfABatch(t *testing.T) {
 		}
 	})
 }
+
+// Large outputs are settled in calls of about 1 MiB beyond the first, whether they are kept or not.
+func TestLargeOutputsAreSettledInSmallCalls(t *testing.T) {
+	for name, opts := range map[string][]delayq.JobOption{"kept": {delayq.Retention(time.Hour)}, "not kept": nil} {
+		t.Run(name, func(t *testing.T) {
+			queuetest.InBubble(t, func(b *queuetest.Bubble) {
+				const jobs = 60
+				var calls queuetest.HookLog
+				release := make(chan struct{})
+				b.Serve("a", func(_ context.Context, job *delayq.Job) error {
+					<-release
+					return job.SetOutput(everyByte)
+				}, delayq.Hooks(&calls), delayq.Concurrency(jobs))
+				for i := range jobs {
+					b.Enqueue("a", fmt.Sprint(i), opts...)
+				}
+				b.Pass(0)
+				close(release)
+				b.Pass(time.Second)
+				settled := 0
+				for _, e := range calls.Scripts {
+					if e.Name == "ack" {
+						settled += e.Jobs
+						require.LessOrEqual(b, e.Jobs, 1+(1<<20)/delayq.MaxOutput)
+					}
+				}
+				require.Equal(b, jobs, settled)
+				if opts != nil {
+					require.Equal(b, everyByte, b.Get("a", "0").Output())
+				}
+			})
+		})
+	}
+}
+
+// Those who wait for a job get the whole output of the run that has completed it, also if nothing is
+// kept of the job, in a batch, and if a successor follows. A dead job with a successor leaves its
+// last error.
+func TestOutputIsTold(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		const wanted = `{"output":65536,"attempt":1,`
+		await := func(topic, id string, opts ...delayq.JobOption) (outcome string) {
+			job := b.Enqueue(topic, id, opts...)
+			entry := fmt.Sprintf("%s%013dnobody", job.Nonce(), time.Now().UnixMilli())
+			key := notesKey(topic)
+			require.NoError(b, b.RDB.HSet(b.Context(), key, "w"+id, fmt.Sprintf("%d:%s", len(entry), entry)).Err())
+			b.Pass(time.Second)
+			return b.RDB.HGet(b.Context(), key, "e"+job.Nonce()).Val()
+		}
+		handle := func(_ context.Context, job *delayq.Job) error {
+			if err := job.SetOutput(everyByte); err != nil {
+				return err
+			}
+			if strings.HasPrefix(job.ID, "successor") && len(job.Payload) > 0 {
+				_, err := b.Client.Enqueue(b.Context(), job.Topic, job.ID, nil, delayq.Latest(), delayq.ProcessIn(time.Hour))
+				require.NoError(b, err)
+			}
+			if strings.HasSuffix(job.ID, "dead") {
+				return delayq.Permanent(queuetest.ErrTest)
+			}
+			return nil
+		}
+		queuetest.ServeMany(b.T, b.RDB, queuetest.Prefix, func(s *delayq.Server) {
+			s.HandlerFunc("one", handle)
+			require.NoError(b, s.HandleBatch("batch", func(ctx context.Context, jobs []*delayq.Job) error {
+				require.Len(b, jobs, 1)
+				return handle(ctx, jobs[0])
+			}))
+		})
+		in := delayq.ProcessIn(time.Millisecond)
+		for _, outcome := range []string{
+			await("one", "not kept", in), await("one", "kept", in, delayq.Retention(time.Hour)), await("batch", "1", in), await("one", "successor", in),
+		} {
+			require.Contains(b, outcome, wanted)
+			require.True(b, strings.HasSuffix(outcome, string(everyByte)))
+			require.Equal(b, "o ", outcome[:2])
+		}
+		require.Equal(b, delayq.StateScheduled, b.State("one", "successor"))
+		outcome := await("one", "successor dead", in)
+		require.Equal(b, "d ", outcome[:2])
+		require.Contains(b, outcome, queuetest.ErrTest.Error())
+		require.NotContains(b, outcome, string(everyByte))
+		require.Equal(b, delayq.StateScheduled, b.State("one", "successor dead"))
+	})
+}

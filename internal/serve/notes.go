@@ -147,9 +147,9 @@ func (t *Topic) noteStep(ctx context.Context) loop.Next {
 	}
 	rows, wait := t.gatherNotes(time.Now())
 	if len(rows) == 0 {
-		if k.failed {
+		if k.failed && wait == loop.Woken { // nobody is left whom it could fail
 			k.failed = false
-			t.trouble.note("note", nil) // nobody is left whom it could fail
+			t.trouble.note("note", nil)
 		}
 		return wait
 	}
