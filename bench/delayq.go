@@ -127,11 +127,15 @@ func (c takeCounter) Script(e delayq.ScriptEvent) {
 	}
 }
 
+// quiet logs errors only.
+func quiet() *slog.Logger {
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+}
+
 // serve runs one server with a client of its own until ctx is done.
 func (p *delayqPeer) serve(ctx context.Context, w workload) error {
 	rdb := p.store.serverClient(0)
-	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	opts := []delayq.ServerOption{delayqPrefix, delayq.Logger(logger), delayq.Hooks(p.hooks...)}
+	opts := []delayq.ServerOption{delayqPrefix, delayq.Logger(quiet()), delayq.Hooks(p.hooks...)}
 	if w.takes != nil {
 		opts = append(opts, delayq.Hooks(takeCounter{w.takes}))
 	}

@@ -41,6 +41,8 @@ const (
 	figDatabase      = "database_cpu_us_per_job"
 	figCommitP50     = "start_p50_ms"
 	figCommitP99     = "start_p99_ms"
+	figTripP50       = "trip_p50_ms"
+	figTripP99       = "trip_p99_ms"
 	figShare         = "rate_percent"
 	figWindow        = "starts_in_worst_window"
 	figRedis         = "redis_cpu_percent"
@@ -117,6 +119,9 @@ type sizes struct {
 	pages, large         int
 	transactions         int // with a job of an outbox
 	committed, commits   int // jobs of an outbox: a backlog, one at a time
+	callOne, calls       int // of jobs that are waited for
+	stepped              int // jobs with steps
+	progressSpan         time.Duration
 }
 
 // fullSizes are those of the targets.
@@ -149,6 +154,7 @@ func fullSizes() sizes {
 		inspect: []int{10_000, 1_000_000, 5_000_000},
 		pages:   2_000, large: 300,
 		transactions: 10_000, committed: 50_000, commits: 300,
+		callOne: 5_000, calls: 50_000, stepped: 50_000, progressSpan: 10 * time.Second,
 	}
 }
 
@@ -182,6 +188,7 @@ func quickSizes() sizes {
 		inspect: []int{1_000, 10_000, 20_000},
 		pages:   50, large: 10,
 		transactions: 400, committed: 1_000, commits: 10,
+		callOne: 100, calls: 1_000, stepped: 1_000, progressSpan: 2 * time.Second,
 	}
 }
 
@@ -189,7 +196,7 @@ func quickSizes() sizes {
 func rows() []row {
 	return slices.Concat(
 		enqueueRows(), payloadRows(), optionRows(), workRows(), waitRows(), wideRows(), farRows(), topicRows(), callRows(), aofRows(), inspectRows(),
-		limitRows(), rateRows(), keyRows(), scheduleRows(), []row{hookRow(), laneRow()}, outboxRows(),
+		limitRows(), rateRows(), keyRows(), scheduleRows(), []row{hookRow(), laneRow()}, outboxRows(), resultRows(),
 	)
 }
 

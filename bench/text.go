@@ -60,6 +60,8 @@ var extras = []figureText{
 	{figDatabase, "PostgreSQL", "µs/job", 0},
 	{figCommitP50, "start p50", "ms", 2},
 	{figCommitP99, "start p99", "ms", 2},
+	{figTripP50, "to the result p50", "ms", 2},
+	{figTripP99, "p99", "ms", 2},
 	{figShare, "of the rate", "%", 1},
 	{figWindow, "worst second", "starts", 0},
 	{figRedis, "Redis", "%", 1},

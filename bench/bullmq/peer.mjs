@@ -9,6 +9,8 @@ const mostJobs = 10_000_000; // of a request
 const bulkJobs = 1000; // of a call of addBulk
 const bulkCalls = 4; // of addBulk at a time
 const mostInFlight = 1000; // calls of the load that have not returned
+const keptFor = 60; // seconds, of a job with a result, as long as delayq keeps one
+const resultWithin = 60_000; // ms
 const lockDuration = 300_000; // of a job in ms, so that a busy machine loses none
 
 /** The time in ms since 1970, with fractions. */
@@ -20,6 +22,7 @@ let queues = new Map(); // by name
 let workers = [];
 let run; // of the workers
 let load;
+let events; // of the first topic that is called
 
 function queue(name) {
   if (!queues.has(name)) {
@@ -125,6 +128,37 @@ const requests = {
     }
     await Promise.all(workers.map((w) => w.waitUntilReady()));
     return {};
+  },
+
+  /** Starts a worker that returns the data of each job. */
+  async answer({ topic, concurrency }) {
+    const opts = { connection, concurrency, lockDuration };
+    const worker = new bullmq.Worker(topic, async (job) => job.data, opts);
+    worker.on('error', failed);
+    worker.on('failed', (_, error) => failed(error));
+    workers.push(worker);
+    await worker.waitUntilReady();
+    return {};
+  },
+
+  /** Stores n jobs from that many callers, who wait for the results. Says how many ms each took. */
+  async call({ topic, callers, n, size }) {
+    const q = queue(topic);
+    q.setMaxListeners(0); // each caller has one
+    if (!events) {
+      events = new bullmq.QueueEvents(topic, { connection });
+      events.on('error', failed);
+      await events.waitUntilReady();
+    }
+    const waits = [];
+    await parallel(callers, n, async (i) => {
+      const began = performance.now();
+      const job = await q.add('job', data(i, size), { removeOnComplete: { age: keptFor } });
+      const got = await job.waitUntilFinished(events, resultWithin);
+      waits.push(performance.now() - began);
+      if (got?.i !== i) throw new Error(`the result of job ${i} is ${JSON.stringify(got)}`);
+    });
+    return { waits };
   },
 
   /** Waits for the first start. */
