@@ -210,9 +210,9 @@ func TestLargeOutputsAreSettledInSmallCalls(t *testing.T) {
 	}
 }
 
-// Those who wait for a job get the whole output of the run that has completed it, also if nothing is
-// kept of the job, in a batch, and if a successor follows. A dead job with a successor leaves its
-// last error.
+// Those who wait for a job get the whole output of the run that has completed it, also if nothing
+// is kept of the job, in a batch, and if a successor follows. A dead job with a successor leaves
+// its last error.
 func TestOutputIsTold(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {
 		const wanted = `{"output":65536,"attempt":1,`
