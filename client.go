@@ -1,6 +1,7 @@
 package delayq
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -175,35 +176,41 @@ func checkNames(topic, id string) error {
 // ErrNotReplicated or ErrUnknownOutcome the job may have been stored. Enqueue then returns the Job
 // along with the error, so that you can look it up by ID. After any other error nothing was stored.
 func (c *Client) Enqueue(ctx context.Context, topic, id string, payload []byte, opts ...JobOption) (*Job, error) {
-	return c.enqueue(ctx, NewJob{Topic: topic, ID: id, Payload: payload, Options: opts}, nil)
+	// Clipped, so that options that a hook appends do not end up in the caller's slice.
+	e := &enqueueing{job: NewJob{Topic: topic, ID: id, Payload: payload, Options: slices.Clip(opts)}}
+	err := c.enqueue(ctx, e, nil)
+	if !maybeStored(err) {
+		return nil, err
+	}
+	return storedJob(&e.op, e.job.Payload, err), err
 }
 
-// enqueue is Enqueue. It calls ready, if that is not nil, when the job is about to be stored. After
-// an error of ready, it is not.
-func (c *Client) enqueue(ctx context.Context, job NewJob, ready func(*enqueueing) error) (*Job, error) {
-	ctx, end := c.begin(ctx, CallEvent{Name: commit.Enqueue.Name, Topic: job.Topic, ID: job.ID, Jobs: 1})
-	// Clipped, so that options that a hook appends do not end up in the caller's slice.
-	job.Options = slices.Clip(job.Options)
-	e := &enqueueing{job: job}
+// enqueue calls the hooks around an Enqueue.
+func (c *Client) enqueue(ctx context.Context, e *enqueueing, ready func() error) error {
+	ctx, end := c.begin(ctx, CallEvent{Name: commit.Enqueue.Name, Topic: e.job.Topic, ID: e.job.ID, Jobs: 1})
+	err := c.store(ctx, e, ready)
+	_ = end.with(CallResult{ID: cmp.Or(e.op.ID, e.job.ID), Err: err})
+	return err
+}
+
+// store validates a job and stores it. It calls ready, if that is not nil, when the job is about to
+// be sent. After an error of ready, it is not.
+func (c *Client) store(ctx context.Context, e *enqueueing, ready func() error) error {
 	err := c.prepare(ctx, e)
 	if err == nil && ready != nil {
-		if err = ready(e); err != nil {
+		if err = ready(); err != nil {
 			e.own.Stored(nil, false)
 		}
 	}
 	if err != nil {
 		err = script.Place{Call: "enqueue", Topic: e.job.Topic, Job: e.job.ID}.At(err)
 		c.enqueued(ctx, e.job.event(err), nil)
-		return nil, end.with(CallResult{ID: e.job.ID, Err: err})
+		return err
 	}
 	err = c.carryOut(ctx, &e.op)
 	e.own.Stored(err, maybeStored(err))
 	c.enqueued(ctx, e.job.event(err), &e.op)
-	_ = end.with(CallResult{ID: e.op.ID, Err: err})
-	if !maybeStored(err) {
-		return nil, err
-	}
-	return storedJob(&e.op, e.job.Payload, err), err
+	return err
 }
 
 // An enqueueing is a job on its way to Redis. It is one allocation.

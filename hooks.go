@@ -137,10 +137,10 @@ type ScriptHook interface{ Script(event ScriptEvent) }
 type CallEvent struct {
 	// Name is the word for the call in errors and in the audit: "enqueue", "cancel", "reschedule",
 	// "revive", "bury", "delete", "get" or "schedule", each also with " batch" if it has a batch;
-	// "apply", "repair", "remove topic", "pause", "resume", "resume all", "unschedule",
-	// "pause schedule", "resume schedule", "trigger", "edit schedule", "set limits",
+	// "wait", "call", "apply", "repair", "remove topic", "pause", "resume", "resume all",
+	// "unschedule", "pause schedule", "resume schedule", "trigger", "edit schedule", "set limits",
 	// "set key limits", "hold", "end hold", "hold key", "pause key", "resume key" or
-	// "set priority".
+	// "set priority". Within a "call" there is an "enqueue".
 	Name  string
 	Topic string // empty for a batch with several topics
 	ID    string // empty for a batch, a call without a job, and an Enqueue that generates the ID

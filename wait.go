@@ -1,6 +1,7 @@
 package delayq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -114,8 +115,8 @@ func (o *waitOptions) check(ctx context.Context, prefix, topic string) error {
 //   - an error that wraps that of ctx if ctx has ended first;
 //   - [ErrUnknownOutcome] if the job is gone and nothing says how it has ended: a failover has lost
 //     it, Redis could not be reached for 60 s, or a server or client of release 0.1.0 has ended it;
-//   - [ErrInvalid] if an argument is invalid, if ctx has no deadline, if the client has 10,000
-//     waits already, and in a handler without [AllowNested]. Redis was not asked;
+//   - [ErrInvalid] if an argument is invalid, if ctx has no deadline, if the client already has
+//     10,000 waits, and in a handler without [AllowNested]. Redis was not asked;
 //   - the error of Redis if it refuses the call.
 func (c *Client) Wait(ctx context.Context, topic, id string, opts ...WaitOption) (*Result, error) {
 	const call = "wait"
@@ -238,33 +239,37 @@ func resultOf(topic, id string, a *await.Answer) (*Result, error) {
 func (c *Client) Call(ctx context.Context, topic, id string, payload []byte, opts ...JobOption) (*Result, error) {
 	const call = "call"
 	ctx, end := c.begin(ctx, CallEvent{Name: call, Topic: topic, ID: id, Jobs: 1})
-	one := calling{job: NewJob{Topic: topic, ID: id, Payload: payload}}
+	one := calling{client: c, e: &enqueueing{job: NewJob{Topic: topic, ID: id, Payload: payload}}}
 	for _, opt := range opts {
 		if w, is := opt.(WaitOption); is {
 			one.o.add(w)
 		} else {
-			one.job.Options = append(one.job.Options, opt)
+			one.e.job.Options = append(one.e.job.Options, opt)
 		}
 	}
-	result, err := one.do(ctx, c)
+	result, err := one.do(ctx)
+	id = cmp.Or(one.e.op.ID, one.e.job.ID)
 	if err != nil {
-		return nil, end.with(CallResult{ID: one.job.ID, Err: script.Place{Call: call, Topic: topic, Job: one.job.ID}.At(err)})
+		return nil, end.with(CallResult{ID: id, Err: script.Place{Call: call, Topic: topic, Job: id}.At(err)})
 	}
-	return result, end.with(CallResult{ID: one.job.ID})
+	return result, end.with(CallResult{ID: id})
 }
 
 // A calling is a job that is enqueued and waited for.
 type calling struct {
-	job  NewJob // with the ID and the topic that it is stored with
-	o    waitOptions
-	wait *await.Waiter
+	client *Client
+	e      *enqueueing
+	o      waitOptions
+	wait   *await.Waiter // nil: not yet
 }
 
-func (l *calling) do(ctx context.Context, c *Client) (*Result, error) {
-	if err := c.usable(ctx); err != nil {
+func (l *calling) do(ctx context.Context) (*Result, error) {
+	c, op := l.client, &l.e.op
+	err := errors.Join(c.usable(ctx), checkNames(l.e.job.Topic, l.e.job.ID))
+	if err != nil {
 		return nil, errors.Join(err, invalid(l.o.errs))
 	}
-	if err := l.o.check(ctx, c.o.prefix, l.job.Topic); err != nil {
+	if err := l.o.check(ctx, c.o.prefix, l.e.job.Topic); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -272,26 +277,29 @@ func (l *calling) do(ctx context.Context, c *Client) (*Result, error) {
 			l.wait.End()
 		}
 	}()
-	_, stored := c.enqueue(ctx, l.job, func(e *enqueueing) (err error) {
-		l.job.Topic, l.job.ID = e.op.Topic, e.op.ID
-		l.wait, err = c.waits.BeginEarly(e.op.Topic, e.op.ID, string(e.fresh.Nonce[:]), l.o.progress != nil)
-		if err != nil {
-			return invalid([]error{err})
-		}
-		if _, err = l.wait.Next(ctx); err != nil {
-			return fmt.Errorf("not sent, because nothing could be told of its end: %w", err)
-		}
-		return nil
-	})
+	stored := c.enqueue(ctx, l.e, func() error { return l.begin(ctx) })
 	if !maybeStored(stored) {
 		return nil, stored
 	}
 	l.wait.Expect(errors.Is(stored, ErrUnknownOutcome))
-	result, err := awaited(ctx, l.wait, l.job.Topic, l.job.ID, &l.o)
+	result, err := awaited(ctx, l.wait, op.Topic, op.ID, &l.o)
 	if stored != nil && (errors.Is(err, ErrUnknownOutcome) || err != nil && ctx.Err() != nil) {
 		err = errors.Join(err, stored)
 	}
 	return result, err
+}
+
+// begin registers the client as one that waits for the job.
+func (l *calling) begin(ctx context.Context) (err error) {
+	op := &l.e.op
+	l.wait, err = l.client.waits.BeginEarly(op.Topic, op.ID, string(op.Fresh.Nonce[:]), l.o.progress != nil)
+	if err != nil {
+		return invalid([]error{err})
+	}
+	if _, err = l.wait.Next(ctx); err != nil {
+		return fmt.Errorf("not sent, because its end could not be told: %w", err)
+	}
+	return nil
 }
 
 // CallTyped is [Client.Call] with values in place of payload and output: in is encoded, and the

@@ -159,9 +159,13 @@ func TestMisuseOfMethodsWithoutContext(t *testing.T) {
 		require.ErrorIs(t, err, delayq.ErrInvalid)
 		_, err = mail.Decode(&delayq.Job{})
 		require.ErrorIs(t, err, delayq.ErrInvalid)
+		require.ErrorIs(t, mail.SetOutput(&delayq.Job{}, 1), delayq.ErrInvalid)
 	}
-	_, err := delayq.NewTopic[int]("topic").Decode(nil)
+	mail := delayq.NewTopic[int]("topic")
+	_, err := mail.Decode(nil)
 	require.ErrorIs(t, err, delayq.ErrInvalid)
+	require.ErrorIs(t, mail.SetOutput(nil, 1), delayq.ErrInvalid)
+	require.ErrorIs(t, mail.SetOutput(&delayq.Job{}, func() {}), delayq.ErrInvalid)
 }
 
 type everyHour struct{}

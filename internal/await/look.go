@@ -177,7 +177,7 @@ func (w *Waits) land(f *flight, answers script.Reply, err error) {
 	case err != nil:
 		w.failed(f, err)
 	case len(answers) == 0:
-		w.failed(f, script.Place{Call: "wait", Topic: t.keys.Topic}.At(script.ErrReply))
+		w.failed(f, script.ErrReply)
 	default:
 		t.failing.Reset()
 		w.answered(f, answers)

@@ -68,6 +68,7 @@ func (s *subscription) start(wait time.Duration) {
 
 // run listens until the subscription or the caller's client is closed.
 func (s *subscription) run() {
+	first := true
 	for s.ctx.Err() == nil {
 		began := time.Now()
 		err := s.hear()
@@ -80,13 +81,16 @@ func (s *subscription) run() {
 		}
 		if time.Since(began) > loop.PaceLimit {
 			s.slow.Reset()
+			first = true
 		}
-		wait := s.slow.Next()
-		if script.Code(err) == script.CodeNoPerm {
+		switch {
+		case script.Code(err) == script.CodeNoPerm:
 			s.refused()
-			wait = deafFor
+			loop.Sleep(s.ctx, deafFor)
+		case !first: // after the first failure it finds out at once whether the client is closed
+			loop.Sleep(s.ctx, s.slow.Next())
 		}
-		loop.Sleep(s.ctx, wait)
+		first = false
 	}
 }
 

@@ -2,7 +2,7 @@ package await
 
 import (
 	"crypto/rand"
-	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -27,7 +27,7 @@ const (
 )
 
 // errMany is the error of a wait beyond mostWaiters.
-var errMany = errors.New("the client already has 10000 waits, at most 10000 are allowed")
+var errMany = fmt.Errorf("the client has %d waits, at most %d are allowed", mostWaiters, mostWaiters)
 
 // A Wire is how the calls of a client reach Redis.
 type Wire struct {

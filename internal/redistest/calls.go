@@ -72,6 +72,8 @@ func MethodRole(call Call) (role, what string) {
 	switch call.Function {
 	case "(*Group).fly": // for callers of single calls
 		call.Function = ofOperators(call, "Enqueue")
+	case "(*Waits).fly": // for callers of Wait and Call
+		call.Function = "Wait"
 	case "spread": // an Inspector's, on goroutines of their own
 		if roles := MethodRoles()["Inspector.Stats"]; len(roles) > 0 {
 			return roles[call.Turn%uint(len(roles))], call.Function
