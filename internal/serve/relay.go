@@ -36,13 +36,18 @@ const (
 
 	// mostAside is the longest time for which a target is left alone after an error.
 	mostAside = 30 * time.Second
+
+	// lookPerStuck is the least rest of the loop for each target that is left alone, if they are
+	// many.
+	lookPerStuck = 10 * time.Millisecond
 )
 
 // relaying is what the relay loop of a topic remembers. The loop delivers what runs of the topic
 // have handed over: parcels. Their targets can be in other slots of a Cluster, so no script can do
 // that. Every server of the topic has this loop, and any number of them can deliver a plan.
 type relaying struct {
-	cursor string // the last target that was listed
+	cursor string    // the last target that was listed
+	began  time.Time // the list
 	aside  map[string]*stuckTarget
 	slow   loop.Pace
 	look   lookout
@@ -88,13 +93,13 @@ func (t *Topic) relay(ctx context.Context) (busy bool, next time.Time, err error
 		return false, next, err
 	}
 	targets := r.List(2).Texts()
-	if len(targets) == 0 && at.cursor == "" {
-		t.forgetAside()
+	now := time.Now()
+	if at.cursor == "" {
+		at.began = now
 	}
 	if at.cursor = ""; len(targets) == listedTargets {
 		at.cursor, busy = targets[len(targets)-1], true
 	}
-	now := time.Now()
 	var due []string
 	for _, target := range targets {
 		if a := at.aside[target]; a == nil || !now.Before(a.until) {
@@ -103,6 +108,9 @@ func (t *Topic) relay(ctx context.Context) (busy bool, next time.Time, err error
 	}
 	more, errs := t.deliverAll(ctx, due)
 	for i, target := range due {
+		if errs[i] != nil && ctx.Err() != nil { // interrupted
+			continue
+		}
 		t.trouble.note("relay to "+target, errs[i])
 		if errs[i] == nil {
 			delete(at.aside, target)
@@ -111,10 +119,17 @@ func (t *Topic) relay(ctx context.Context) (busy bool, next time.Time, err error
 		}
 		t.setAside(target)
 	}
+	if at.cursor == "" {
+		t.forgetAside(at.began)
+	}
 	for _, a := range at.aside {
 		if next.IsZero() || a.until.Before(next) {
 			next = a.until
 		}
+	}
+	// Each look lists all targets, so that many stuck ones must share it.
+	if least := time.Now().Add(time.Duration(len(at.aside)) * lookPerStuck); len(at.aside) > listedTargets && next.Before(least) {
+		next = least
 	}
 	return busy && ctx.Err() == nil, next, ctx.Err()
 }
@@ -135,12 +150,17 @@ func (t *Topic) setAside(target string) {
 	a.until = time.Now().Add(wait)
 }
 
-// forgetAside ends the troubles of all targets, because there are no parcels.
-func (t *Topic) forgetAside() {
-	for target := range t.Loops.relaying.aside {
-		t.trouble.note("relay to "+target, nil)
+// forgetAside forgets the targets that should have been tried since a list began, but were not in
+// it: another server has delivered their parcels, or a lost reply said that this one has. They would
+// be due for ever.
+func (t *Topic) forgetAside(began time.Time) {
+	at := &t.Loops.relaying
+	for target, a := range at.aside {
+		if a.until.Before(began) {
+			delete(at.aside, target)
+			t.trouble.note("relay to "+target, nil)
+		}
 	}
-	t.Loops.relaying.aside = nil
 }
 
 // deliverAll delivers a plan for each target, some of them at the same time.
