@@ -45,7 +45,7 @@ func TestCall(t *testing.T) {
 		b.Pass(61 * time.Second)
 		b.Enqueue("t", "later") // the last outcome is deleted by a prune
 		b.Pass(10 * time.Minute)
-		require.Empty(b, b.RDB.HGetAll(b.Context(), notesKey).Val())
+		require.Empty(b, b.RDB.HGetAll(b.Context(), notesKey("t")).Val())
 	})
 }
 
@@ -61,9 +61,9 @@ func TestRefusedCallLeavesNoWaiter(t *testing.T) {
 		require.Equal(b, delayq.StateScheduled, twin.State)
 		require.EqualError(b, end.err, `call topic "t" job "x": delayq: duplicate job ID: that job is scheduled`)
 		b.Pass(time.Second)
-		require.Empty(b, b.RDB.HGetAll(b.Context(), notesKey).Val())
+		require.Empty(b, b.RDB.HGetAll(b.Context(), notesKey("t")).Val())
 		require.ErrorIs(b, call(b.T, b.Client, "y", delayq.Header("", "")).get().err, delayq.ErrInvalid)
-		require.Empty(b, b.RDB.HGetAll(b.Context(), notesKey).Val())
+		require.Empty(b, b.RDB.HGetAll(b.Context(), notesKey("t")).Val())
 	})
 }
 
@@ -98,8 +98,8 @@ func TestCallOfAnIDThatIsInUse(t *testing.T) {
 	})
 }
 
-// If Redis carries out the enqueue and its reply is lost, the Call waits for the job all the same. If
-// nothing was carried out, it says so.
+// If Redis carries out the enqueue and its reply is lost, the Call waits for the job all the same.
+// If nothing was carried out, it says so.
 func TestCallWithoutAReply(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {
 		b.LoadScripts()
@@ -198,8 +198,8 @@ func TestCallTyped(t *testing.T) {
 	})
 }
 
-// A handler that waits for a job that needs a worker of its own server is refused, whatever leads to
-// that worker.
+// A handler that waits for a job that needs a worker of its own server is refused, whatever leads
+// to that worker.
 func TestNestedWaits(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {
 		other := delayq.NewClient(b.RDB, delayq.Prefix("other"))

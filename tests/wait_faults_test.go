@@ -21,8 +21,8 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// A waiter whose messages are lost learns of each end at its next look, within ten seconds, and when
-// it hears again at once.
+// A waiter whose messages are lost learns of each end at its next look, within ten seconds, and
+// when it hears again at once.
 func TestWaitWithoutMessages(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {
 		w := queuetest.NewWire(b.Redis)
@@ -100,9 +100,9 @@ func TestWaitAfterAFailover(t *testing.T) {
 		b.Enqueue("t", "lost", delayq.ProcessIn(time.Hour))
 		x, lost := await(b.T, b.Client, "t", "x"), await(b.T, b.Client, "t", "lost")
 		b.Pass(time.Second)
-		require.NoError(b, b.RDB.Del(b.Context(), notesKey).Err())
+		require.NoError(b, b.RDB.Del(b.Context(), notesKey("t")).Err())
 		b.Pass(10 * time.Second)
-		require.True(b, b.RDB.HExists(b.Context(), notesKey, "wx").Val())
+		require.True(b, b.RDB.HExists(b.Context(), notesKey("t"), "wx").Val())
 		require.NoError(b, b.RDB.HDel(b.Context(), queuetest.PoolKey("t"), "lost").Err())
 		require.NoError(b, b.RDB.ZRem(b.Context(), queuetest.Prefix+":{t}:bucket", "lost").Err())
 		began := time.Now()
@@ -127,7 +127,7 @@ func TestWaitLastsForHours(t *testing.T) {
 		w := await(b.T, b.Client, "t", "x")
 		for range 4 {
 			b.Pass(time.Hour)
-			require.True(b, b.RDB.HExists(b.Context(), notesKey, "wx").Val())
+			require.True(b, b.RDB.HExists(b.Context(), notesKey("t"), "wx").Val())
 		}
 		began := time.Now()
 		end := w.get()
@@ -213,7 +213,7 @@ func TestTenThousandWaits(t *testing.T) {
 		stop()
 		all.Wait()
 		b.Pass(time.Second)
-		left, err := b.RDB.HKeys(b.Context(), notesKey).Result()
+		left, err := b.RDB.HKeys(b.Context(), notesKey("t")).Result()
 		require.NoError(b, err)
 		require.False(b, slices.ContainsFunc(left, func(field string) bool { return field[0] == 'w' }), "all have left")
 	})
@@ -273,7 +273,8 @@ func TestWaitLeavesNothingBehind(t *testing.T) {
 	})
 }
 
-// crashingHook is a hook of a go-redis client that panics, or ends its goroutine, at calls of a script.
+// crashingHook is a hook of a go-redis client that panics, or ends its goroutine, at calls of a
+// script.
 type crashingHook struct {
 	digest string
 	how    func()

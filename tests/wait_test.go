@@ -248,7 +248,7 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 		require.EqualError(b, err, `wait topic "t" job "x": context deadline exceeded: too slow: the job goes on, it is scheduled`)
 		require.Equal(b, time.Minute, time.Since(began))
 		b.Pass(time.Second)
-		notes, err := b.RDB.HGetAll(b.Context(), notesKey).Result()
+		notes, err := b.RDB.HGetAll(b.Context(), notesKey("t")).Result()
 		require.NoError(b, err)
 		require.Empty(b, notes)
 		require.Equal(b, delayq.StateScheduled, b.State("t", "x"))
@@ -259,11 +259,9 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 		require.ErrorIs(b, w.get().err, context.Canceled)
 		b.Pass(time.Second)
 		require.NoError(b, queuetest.ErrOf(b.Client.Dequeue(b.Context(), "t", "x")))
-		require.Empty(b, b.RDB.HGetAll(b.Context(), notesKey).Val(), "no outcome is kept for nobody")
+		require.Empty(b, b.RDB.HGetAll(b.Context(), notesKey("t")).Val(), "no outcome is kept for nobody")
 	})
 }
-
-const notesKey = queuetest.Prefix + ":{t}:all:notes"
 
 // Several waits of a client for a job are one waiter in Redis. One that ends leaves the others.
 func TestWaitsOfAClientShareTheirPlace(t *testing.T) {
@@ -274,7 +272,7 @@ func TestWaitsOfAClientShareTheirPlace(t *testing.T) {
 			ws = append(ws, await(b.T, b.Client, "t", "x"))
 		}
 		b.Pass(time.Second)
-		require.Len(b, b.RDB.HGet(b.Context(), notesKey, "wx").Val(), 35+3, "one entry")
+		require.Len(b, b.RDB.HGet(b.Context(), notesKey("t"), "wx").Val(), 35+3, "one entry")
 		for _, w := range ws[:19] {
 			w.stop()
 		}
