@@ -151,8 +151,8 @@ func (t *Topic) setAside(target string) {
 }
 
 // forgetAside forgets the targets that should have been tried since a list began, but were not in
-// it: another server has delivered their parcels, or a lost reply said that this one has. They would
-// be due for ever.
+// it: another server has delivered their parcels, or this one has and the reply was lost. They
+// would be due for ever.
 func (t *Topic) forgetAside(began time.Time) {
 	at := &t.Loops.relaying
 	for target, a := range at.aside {
