@@ -731,6 +731,105 @@ func ExampleJob_SetOutput() {
 	// Output: done: 3 rows deleted
 }
 
+func ExampleClient_Call() {
+	rdb, end := openRedis()
+	defer end()
+	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second) // it bounds the calls
+	defer stop()
+	server := delayq.NewServer(rdb)
+	server.HandlerFunc("thumbnail", func(_ context.Context, job *delayq.Job) error {
+		if len(job.Payload) == 0 {
+			return delayq.Permanent(errors.New("no image"))
+		}
+		return job.SetOutput(fmt.Append(nil, "small ", string(job.Payload)))
+	})
+	served := make(chan error)
+	go func() { served <- server.Run(ctx) }()
+
+	client := delayq.NewClient(rdb) // usually in another program
+	result, err := client.Call(ctx, "thumbnail", "", []byte("cat.png"), delayq.Retry(3))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s, at attempt %d\n", result.Output, result.Attempt)
+
+	_, err = client.Call(ctx, "thumbnail", "empty", nil)
+	var dead *delayq.DeadError
+	if errors.As(err, &dead) {
+		fmt.Println(dead.ID, "is dead:", dead.Errors[0].Message)
+	}
+	stop()
+	fmt.Println(<-served)
+	// Output:
+	// small cat.png, at attempt 1
+	// empty is dead: no image
+	// <nil>
+}
+
+func ExampleClient_Wait() {
+	rdb, end := openRedis()
+	defer end()
+	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
+	defer stop()
+	client := delayq.NewClient(rdb)
+	server := delayq.NewServer(rdb)
+	server.HandlerFunc("report", func(_ context.Context, job *delayq.Job) error {
+		return job.SetOutput([]byte("12 pages"))
+	})
+	if _, err := client.Enqueue(ctx, "report", "2050-01", nil, delayq.ProcessIn(50*time.Millisecond)); err != nil {
+		log.Fatal(err)
+	}
+	served := make(chan error)
+	go func() { served <- server.Run(ctx) }()
+
+	// Whoever knows the ID can wait.
+	result, err := client.Wait(ctx, "report", "2050-01", delayq.OnJobProgress(func(p delayq.Progress) {
+		fmt.Println(p.Done, "of", p.Total, p.Text) // what the handler has said with job.Progress
+	}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s\n", result.Output)
+
+	// Without Retention, it is not known any more.
+	_, err = client.Wait(ctx, "report", "2050-01")
+	fmt.Println(errors.Is(err, delayq.ErrNotFound))
+	stop()
+	fmt.Println(<-served)
+	// Output:
+	// 12 pages
+	// true
+	// <nil>
+}
+
+func ExampleCallTyped() {
+	rdb, end := openRedis()
+	defer end()
+	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
+	defer stop()
+	type order struct{ Net, Percent int }
+	type invoice struct{ Total int }
+	orders := delayq.NewTopic[order]("invoice")
+	server := delayq.NewServer(rdb)
+	orders.Handle(server, func(_ context.Context, job *delayq.Job, o order) error {
+		return orders.SetOutput(job, invoice{Total: o.Net + o.Net*o.Percent/100})
+	})
+	served := make(chan error)
+	go func() { served <- server.Run(ctx) }()
+
+	client := delayq.NewClient(rdb)
+	bill, err := delayq.CallTyped[invoice](ctx, client, orders, "order-42", order{Net: 200, Percent: 7})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(bill.Total)
+	stop()
+	fmt.Println(<-served)
+	// Output:
+	// 214
+	// <nil>
+}
+
 func ExampleExpireIn() {
 	rdb, end := openRedis()
 	defer end()
