@@ -182,6 +182,7 @@ func (a *app) enqueueCommand() *cobra.Command {
 		toMsgpack            bool
 		key                  string
 		priority             time.Duration
+		wait                 waitFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "enqueue TOPIC [FILE|-]",
@@ -193,9 +194,13 @@ The job has what the flags give it. The Defaults that a program gives its client
 typed topic are in its code: they are in the jobs that it stores, and not in this one.
 The Defaults of the handler and of its server apply to every run, also of this job:
 retries, backoff, timeout and retention, where the flags give none. Without either, a job
-that always fails is retried for ever.`,
+that always fails is retried for ever.
+
+With --wait the output is how the job has ended, and so is the exit code: see the command
+wait. The job needs no --retention for that.`,
 		Example: `  delayq enqueue order:cancel --id order-42 --in 30m --payload '{"order":42}'
-  cat mail.json | delayq enqueue mail:welcome --header tenant=7 -`,
+  cat mail.json | delayq enqueue mail:welcome --header tenant=7 -
+  delayq enqueue report:build --payload '{"month":7}' --wait --raw > report.csv`,
 		Args:              counted(1, 2, "a topic and at most one FILE"),
 		ValidArgsFunction: a.completeArgs(a.topicNames, nil),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -266,6 +271,12 @@ that always fails is retried for ever.`,
 			if id, err = idOf(id); err != nil {
 				return err
 			}
+			if err := wait.check(cmd); err != nil {
+				return err
+			}
+			if wait.wait {
+				return wait.call(cmd, a, args[0], id, payload, opts)
+			}
 			client, err := a.queue()
 			if err != nil {
 				return err
@@ -301,6 +312,7 @@ that always fails is retried for ever.`,
 	f.StringVar(&debounce, "debounce", "", "put the job off until no call for this ID has come for a time, and at most for another: `wait/longest`, as in 5s/1m")
 	f.BoolVar(&latest, "latest", false, "give a job with this ID this payload, and keep its due time")
 	f.Var(&duration{&uniqueFor}, "unique-for", "store no other job with this ID for this time, also when the job has completed")
+	wait.ofEnqueue(f)
 	f.BoolVar(&toMsgpack, "json-to-msgpack", false, "the payload is JSON and is stored as MessagePack")
 	return cmd
 }

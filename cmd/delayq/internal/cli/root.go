@@ -273,12 +273,12 @@ func (a *app) redis() (redis.UniversalClient, error) {
 const maxPayload = 64 << 20
 
 // queue returns the client that writes.
-func (a *app) queue() (*delayq.Client, error) {
+func (a *app) queue(opts ...delayq.ClientOption) (*delayq.Client, error) {
 	rdb, err := a.redis()
 	if err != nil {
 		return nil, err
 	}
-	return delayq.NewClient(rdb, delayq.Prefix(a.prefix), delayq.MaxPayload(maxPayload)), nil
+	return delayq.NewClient(rdb, append(opts, delayq.Prefix(a.prefix), delayq.MaxPayload(maxPayload))...), nil
 }
 
 // inspector returns what reads.

@@ -60,7 +60,7 @@ var listSchemas = []struct {
 var objectSchemas = map[string]any{
 	schemaEnqueued: enqueuedRecord{}, schemaCheck: checkRecord{}, schemaExplanation: explanationRecord{}, schemaImport: importRecord{},
 	schemaExport: exportRecord{}, schemaVersion: versionRecord{}, schemaACL: aclRecord{}, schemaPriority: priorityRecord{},
-	schemaTaskAdded: taskAddedRecord{},
+	schemaTaskAdded: taskAddedRecord{}, schemaOutcome: outcomeRecord{},
 }
 
 // describe returns the JSON schema of a Go type.
