@@ -62,7 +62,7 @@ func TestRefusedCallLeavesNoWaiter(t *testing.T) {
 		require.EqualError(b, end.err, `call topic "t" job "x": delayq: duplicate job ID: that job is scheduled`)
 		b.Pass(time.Second)
 		require.Empty(b, b.RDB.HGetAll(b.Context(), notesKey("t")).Val())
-		require.ErrorIs(b, call(b.T, b.Client, "y", delayq.Header("", "")).get().err, delayq.ErrInvalid)
+		require.ErrorIs(b, call(b.T, b.Client, "y", delayq.ProcessIn(time.Nanosecond)).get().err, delayq.ErrInvalid)
 		require.Empty(b, b.RDB.HGetAll(b.Context(), notesKey("t")).Val())
 	})
 }
@@ -250,7 +250,7 @@ func TestNestedWaits(t *testing.T) {
 				require.ErrorIs(b, err, delayq.ErrNotFound, what)
 			}
 		}
-		require.Equal(b, 4, len(b.RDB.SMembers(b.Context(), queuetest.Prefix+":all:topics").Val()), "nothing was written")
+		require.Len(b, b.RDB.SMembers(b.Context(), queuetest.Prefix+":topics").Val(), 4, "nothing was written")
 	})
 }
 
