@@ -187,7 +187,8 @@ func (w *Waits) land(f *flight, answers script.Reply, err error) {
 }
 
 // failed follows up a flight that Redis has not answered, or has refused. While Redis is away, the
-// waits go on, but for those of jobs that are not enqueued yet.
+// waits go on, but for those of jobs that are not enqueued because of that. Once a job may be on
+// its way to Redis, a look must not decide what its caller learns of it.
 func (w *Waits) failed(f *flight, err error) {
 	if errors.Is(err, redis.ErrClosed) {
 		w.fail(err)
@@ -203,7 +204,7 @@ func (w *Waits) failed(f *flight, err error) {
 		switch {
 		case len(one.waiters) == 0:
 			w.abandon(one)
-		case again && !f.early[i]:
+		case again && (!f.early[i] || one.told):
 			for _, waiter := range one.waiters {
 				waiter.trouble = err
 			}
@@ -259,6 +260,7 @@ func (w *Waits) read(one *target, text string, early bool) {
 		one.finish(a)
 		return
 	}
+	one.told = one.told || a.Kind == Early
 	for _, waiter := range one.waiters {
 		waiter.trouble = nil
 		if a.Kind == Lives {

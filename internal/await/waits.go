@@ -89,6 +89,7 @@ type target struct {
 	waiters []*Waiter
 	early   bool // it is not enqueued yet
 	asked   bool // Redis has been asked, and can have registered the client
+	told    bool // it was early, and its waiter has learnt that the client is registered
 
 	queued bool
 	flying bool
