@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/delayq/delayq/internal/await"
@@ -283,15 +284,24 @@ func (l *calling) do(ctx context.Context) (*Result, error) {
 	}
 	l.wait.Expect(errors.Is(stored, ErrUnknownOutcome))
 	result, err := awaited(ctx, l.wait, op.Topic, op.ID, &l.o)
-	if stored != nil && (errors.Is(err, ErrUnknownOutcome) || err != nil && ctx.Err() != nil) {
+	if stored != nil && err != nil && !isEnd(err) {
 		err = errors.Join(err, stored)
 	}
 	return result, err
 }
 
+// isEnd reports whether an error of a wait says how its job has ended.
+func isEnd(err error) bool {
+	is := func(end error) bool { return errors.Is(err, end) }
+	return slices.ContainsFunc([]error{ErrDead, ErrCancelled, ErrReplaced, ErrExpired}, is)
+}
+
 // begin registers the client as one that waits for the job.
 func (l *calling) begin(ctx context.Context) (err error) {
 	op := &l.e.op
+	if err := l.o.check(ctx, l.client.o.prefix, op.Topic); err != nil { // a hook may have changed it
+		return err
+	}
 	l.wait, err = l.client.waits.BeginEarly(op.Topic, op.ID, string(op.Fresh.Nonce[:]), l.o.progress != nil)
 	if err != nil {
 		return invalid([]error{err})
