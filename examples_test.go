@@ -1719,3 +1719,81 @@ func ExampleJob_Then() {
 	// announced video-7
 	// <nil>
 }
+
+// A retry does not charge the card again.
+func ExampleStep() {
+	rdb, end := openRedis()
+	defer end()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := delayq.NewClient(rdb)
+	server := delayq.NewServer(rdb)
+
+	server.HandlerFunc("order", func(ctx context.Context, job *delayq.Job) error {
+		payment, err := delayq.Step(ctx, job, "pay", func(_ context.Context, key string) (string, error) {
+			fmt.Println("charge the card, with an idempotency key of", len(key), "digits")
+			return "payment-42", nil
+		})
+		if err != nil {
+			return err
+		}
+		_, err = delayq.Step(ctx, job, "mail", func(context.Context, string) (struct{}, error) {
+			if job.Attempt == 1 {
+				return struct{}{}, errors.New("the mail server is down")
+			}
+			fmt.Println("mail the receipt of", payment)
+			return struct{}{}, nil
+		})
+		if err == nil {
+			stop()
+		}
+		return err
+	})
+
+	if _, err := client.Enqueue(ctx, "order", "order-7", nil, delayq.Backoff(time.Millisecond, time.Millisecond)); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(server.Run(ctx))
+	// Output:
+	// charge the card, with an idempotency key of 32 digits
+	// mail the receipt of payment-42
+	// <nil>
+}
+
+func ExampleJob_Progress() {
+	rdb, end := openRedis()
+	defer end()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := delayq.NewClient(rdb)
+	server := delayq.NewServer(rdb)
+
+	seen := make(chan struct{})
+	server.HandlerFunc("import", func(_ context.Context, job *delayq.Job) error {
+		if err := job.Progress(40, 100, "reading customers.csv"); err != nil {
+			return err
+		}
+		<-seen
+		return nil
+	})
+	if _, err := client.Enqueue(ctx, "import", "customers", nil); err != nil {
+		log.Fatal(err)
+	}
+	go func() {
+		defer stop()
+		waiting, end := context.WithTimeout(ctx, time.Minute)
+		defer end()
+		_, err := client.Wait(waiting, "import", "customers", delayq.OnJobProgress(func(p delayq.Progress) {
+			fmt.Printf("%d of %d: %s\n", p.Done, p.Total, p.Text)
+			close(seen)
+		}))
+		if err != nil {
+			log.Fatal(err)
+		}
+	}()
+	if err := server.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// 40 of 100: reading customers.csv
+}

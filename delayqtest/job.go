@@ -17,6 +17,7 @@ var library = friend.Of(new(delayq.Client))
 // set have their values without [delayq.Defaults]; an empty ID is generated.
 //
 // Output of the job returns what the handler has attached with SetOutput, also after its return.
+// Steps ([delayq.Step]) remember their results in the job, and Progress only checks its arguments.
 //
 // All exported fields can be changed afterwards: Attempt for a later run, Started for a late one,
 // Schedule and Slot for the job of a schedule. Options that [delayq.Client.Enqueue] would reject
@@ -34,7 +35,7 @@ func NewJob(t T, fresh delayq.NewJob) *delayq.Job {
 // NextRun returns the job that the handler receives at the run after that of job, and does not
 // change job. The next run is another attempt with the same nonce. It begins 30 s after the first,
 // as if the lease of that had run out, and its fence is higher. With it a test can show that a
-// stale worker is refused.
+// stale worker is refused. Steps that job has made are not repeated.
 func NextRun(job *delayq.Job) *delayq.Job {
 	return library.NextRun(job)
 }

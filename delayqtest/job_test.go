@@ -170,3 +170,32 @@ func TestAdvanceRunsBatches(t *testing.T) {
 	require.NotZero(t, sizes[time.Hour+time.Minute])
 	q.AssertNone("mail")
 }
+
+// Steps of a job without a queue are made once, and the next run goes on with them.
+func TestStepsOfANewJob(t *testing.T) {
+	t.Parallel()
+	ran, broken := map[string]int{}, true
+	handle := func(ctx context.Context, job *delayq.Job) error {
+		for _, name := range []string{"pay", "mail", "pay"} {
+			got, err := delayq.Step(ctx, job, name, func(_ context.Context, key string) (string, error) {
+				require.Len(t, key, 32)
+				if ran[name]++; name == "mail" && broken {
+					return "", errors.New("down")
+				}
+				return name + "ed", nil
+			})
+			if err != nil {
+				return err
+			}
+			require.Equal(t, name+"ed", got)
+		}
+		return job.Progress(2, 2, "done")
+	}
+	job := delayqtest.NewJob(t, delayq.NewJob{Topic: "order"})
+	require.EqualError(t, handle(t.Context(), job), "down")
+	broken = false
+	require.NoError(t, handle(t.Context(), delayqtest.NextRun(job)))
+	require.Equal(t, map[string]int{"pay": 1, "mail": 2}, ran)
+	require.NoError(t, handle(t.Context(), delayqtest.NewJob(t, delayq.NewJob{Topic: "order"})))
+	require.Equal(t, map[string]int{"pay": 2, "mail": 3}, ran)
+}

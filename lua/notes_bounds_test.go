@@ -129,13 +129,12 @@ func TestNotesAtMaxmemory(t *testing.T) {
 	t.Parallel()
 	redistest.Need(t)
 	rdb := redistest.Start(t).Client(t)
-	h := NewHand(t, rdb, redistest.Prefix(t), "topic")
 	ctx := context.Background()
 	for name, e := range endings {
 		if e.due == "slot" || e.outcome == "" || name == "debounce" || name == "latest" || strings.HasPrefix(name, "replace") {
 			continue // they are no ends, or store jobs
 		}
-		h = NewHand(t, rdb, redistest.Prefix(t), "topic")
+		h := NewHand(t, rdb, redistest.Prefix(t), "topic")
 		id, held := stageEnding(t, h, e)
 		me := h.ear("me")
 		nonce := me.waits(id)

@@ -273,7 +273,7 @@ func TestMisuseOfWaits(t *testing.T) {
 			"OnJobProgress: f is nil":                  queuetest.ErrOf(client.Wait(bounded, "t", "x", delayq.OnJobProgress(nil))),
 			"zero WaitOption":                          queuetest.ErrOf(client.Call(bounded, "t", "x", nil, delayq.WaitOption{})),
 			"a job option is nil":                      queuetest.ErrOf(client.Call(bounded, "t", "x", nil, nil)),
-			"nil context":                              queuetest.ErrOf(client.Call(nil, "t", "x", nil)), //nolint:staticcheck // that is the test
+			"nil context":                              queuetest.ErrOf(client.Call(noContext, "t", "x", nil)),
 			`topic "a{b"`:                              queuetest.ErrOf(client.Call(bounded, "a{b", "x", nil)),
 			"AllowNested: only for Wait and Call":      enqueue(delayq.AllowNested()),
 			"OnJobProgress: only for Wait and Call":    enqueue(delayq.OnJobProgress(nil)),

@@ -763,17 +763,11 @@ func TestStepsOfAServerThatIsKilled(t *testing.T) {
 						}
 						w := queuetest.NewWire(b.Redis)
 						b.ServeOn(w, "a", handler, delayq.Lease(4*time.Second), delayq.Drain(0))
-						var die func(left int)
-						die = func(left int) {
-							if left == 0 {
-								w.Die(queuetest.Digest(call), before)
-							}
-						}
-						switch {
-						case nth == 0:
-							die(0)
-						default:
-							time.AfterFunc(time.Duration(nth)*2*time.Second-time.Millisecond, func() { die(0) })
+						die := func() { w.Die(queuetest.Digest(call), before) }
+						if nth == 0 {
+							die()
+						} else {
+							time.AfterFunc(time.Duration(nth)*2*time.Second-time.Millisecond, die)
 						}
 						b.Enqueue("a", "1")
 						b.Pass(8 * time.Second)
