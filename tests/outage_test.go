@@ -292,6 +292,12 @@ func TestSentinelFailsOver(t *testing.T) {
 	r.serve(rdb)
 	r.enqueue("running")
 	r.enqueue("due", delayq.ProcessIn(time.Second))
+	require.NoError(t, queuetest.ErrOf(r.client.Enqueue(t.Context(), "b", "x", nil, delayq.ProcessIn(time.Hour))))
+	waits := await(t, r.client, "b", "x")
+	waiter := func(rdb redis.Cmdable) func() bool {
+		return func() bool { return rdb.HExists(t.Context(), "delayq:{b}:all:notes", "wx").Val() }
+	}
+	queuetest.Until(t, waiter(r.rdb))
 	queuetest.Until(t, func() bool { return r.started("running") })
 	r.still(second.Client(t)) // for ever
 
@@ -300,6 +306,12 @@ func TestSentinelFailsOver(t *testing.T) {
 	r.requireOnce("running", "due")
 	r.enqueue("new")
 	r.requireOnce("new")
+
+	// The failover can lose the registration of a waiter, which registers again.
+	require.NoError(t, second.Client(t).HDel(t.Context(), "delayq:{b}:all:notes", "wx").Err())
+	queuetest.Until(t, waiter(second.Client(t)))
+	require.NoError(t, queuetest.ErrOf(r.client.Dequeue(t.Context(), "b", "x")))
+	require.ErrorIs(t, waits.get().err, delayq.ErrCancelled)
 	require.Equal(t, "3", second.Client(t).HGet(t.Context(), "delayq:{a}:stats", "acked").Val(), "it is the promoted one that is asked")
 }
 
