@@ -85,6 +85,7 @@ func Census(s *State) (violations []Violation, leftovers int) {
 				}
 			}
 		}
+		t.notes(func(id, format string, args ...any) { bad(name, id, format, args...) })
 		t.lanes(func(id, format string, args ...any) { bad(name, id, format, args...) })
 		t.schedules(func(schedule, format string, args ...any) { bad(name, schedule, format, args...) })
 		for id := range t.Done {

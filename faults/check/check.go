@@ -35,6 +35,8 @@
 //	I26 order        where the jobs of a key have an order, one of them has a lease at a time, and
 //	                 none starts before one that precedes it has ended
 //	I27 batch        a batch of a topic that gathers by key has the jobs of one key
+//	I28 steps        no run that begins after a step was saved makes it again; the key of a step is
+//	                 the same in all runs, and its result is that of the job
 package check
 
 import (
@@ -97,6 +99,7 @@ type Report struct {
 	LostInFailover             int
 	Slots                      Slots
 	Limited                    Limited
+	Steps, StepsKnown          int             // of jobs: saved, and found saved by a later run
 	Late                       []time.Duration // start − due of first runs that no fault touched, sorted
 }
 
@@ -156,6 +159,9 @@ func (r *Report) String() string {
 		fmt.Fprintf(&b, "; limits: %d samples, %d together at most, %d timed starts, holds %d by handlers, %d of keys by calls, damages %d, in order %d",
 			l.Samples, l.Together, l.Starts, l.Holds, l.KeyHolds, l.Damages, l.Ordered)
 	}
+	if r.Steps > 0 {
+		fmt.Fprintf(&b, "; steps %d, not repeated %d", r.Steps, r.StepsKnown)
+	}
 	if len(r.Rows) > 0 {
 		fmt.Fprintf(&b, "; rows %d (%s)", total(r.Rows), list(r.Rows))
 	}
@@ -166,7 +172,7 @@ func (r *Report) String() string {
 		{"I1", "lost"}, {"I2", "unexpected"}, {"I3", "early"}, {"I5", "unexplained"}, {"I6", "overlap"}, {"I7", "fencing"}, {"I8", "cancel"},
 		{"I10", "attempts"}, {"I11", "left"}, {"I12", "census"}, {"I16", "errors"},
 		{"I17", "slots"}, {"I18", "silence"}, {"I19", "books"}, {"I20", "policy"}, {"I21", "pruned"}, {"I22", "paused"},
-		{"I23", "running"}, {"I24", "rate"}, {"I25", "held"}, {"I26", "order"}, {"I27", "mixed"},
+		{"I23", "running"}, {"I24", "rate"}, {"I25", "held"}, {"I26", "order"}, {"I27", "mixed"}, {"I28", "steps"},
 	} {
 		fmt.Fprintf(&b, "; %s %d", rule[1], r.Count(rule[0]))
 	}
@@ -261,7 +267,7 @@ func Check(events []rig.Event, state *State, o Options) *Report {
 		o:      o, jobs: map[place]map[int64]*job{}, schedules: map[place]*schedule{}, state: state,
 		asking: map[place][]*call{}, murky: map[place]bool{}, missing: map[string]int{}, toldPruned: map[string]int64{},
 		holds: map[string][]*hold{}, keyHolds: map[string][]*keyHold{}, damages: map[string][]window{}, samples: map[string][]rig.Event{},
-		released: map[string][]*call{},
+		released: map[string][]*call{}, steps: map[step]*made{},
 	}
 	c.gather(events)
 	for _, incs := range c.jobs {

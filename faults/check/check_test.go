@@ -66,6 +66,13 @@ func (s *story) fault(ms int64, kind, proc string) *story {
 	return s.at(ms, rig.Event{Op: rig.OpFault, Result: kind, ID: proc})
 }
 
+// step is what a run says of a step of its job.
+func (s *story) step(ms int64, proc string, attempt int, kind, key string) *story {
+	return s.at(ms, rig.Event{
+		Op: rig.OpStep, Type: kind, Proc: proc, ID: "j", Inc: 1, Attempt: attempt, Started: int64(attempt), Nonce: "n", Count: 1, Sum: key,
+	})
+}
+
 // good is a job that fails once and then ends well.
 func good() *story {
 	s := &story{}
@@ -94,6 +101,13 @@ func TestCheckAcceptsWhatIsRight(t *testing.T) {
 		"a rescheduling that may have come after a failure": (&story{}).call(0, rig.OpEnqueue, 1, 0, rig.OK, "").
 			start(5, "a", 1, 1).slow(6, 200, rig.OpReschedule, 1, 10).end(7, "a", 1, 1, "err", "retried").
 			start(300, "a", 1, 2).end(301, "a", 1, 2, "ok", "acked"),
+		"a step that is made again because its process was killed": (&story{}).call(0, rig.OpEnqueue, 1, 0, rig.OK, "").
+			start(5, "a", 1, 1).step(6, "a", 1, rig.Invoke, "k").fault(10, "kill", "a").
+			start(1100, "b", 1, 2).step(1101, "b", 2, rig.Invoke, "k").step(1102, "b", 2, rig.OK, "k").end(1103, "b", 1, 2, "ok", "acked"),
+		"a step of a process that stood still, which another one has saved": (&story{}).call(0, rig.OpEnqueue, 1, 0, rig.OK, "").
+			start(5, "a", 1, 1).fault(10, "stop", "a").start(1100, "b", 1, 2).
+			step(1101, "b", 2, rig.Invoke, "k").step(1102, "b", 2, rig.OK, "k").end(1103, "b", 1, 2, "ok", "acked").
+			step(3000, "a", 1, rig.Invoke, "k").end(3001, "a", 1, 1, "ok", "lease_lost"),
 		"an unknown enqueueing that ran": (&story{}).call(0, rig.OpEnqueue, 1, 0, rig.Info, "").
 			start(5, "a", 1, 1).end(6, "a", 1, 1, "ok", "acked"),
 		"an unknown enqueueing that did not": (&story{}).call(0, rig.OpEnqueue, 1, 0, "", ""),
@@ -108,6 +122,11 @@ func TestCheckAcceptsWhatIsRight(t *testing.T) {
 			require.Empty(t, r.Violations, r.String())
 		})
 	}
+}
+
+// stepped is good with a step, which the first run saves.
+func stepped() *story {
+	return good().step(106, "a", 1, rig.Invoke, "k").step(107, "a", 1, rig.OK, "k")
 }
 
 // TestCheckFindsPlantedFaults breaks each promise once. A checker that has never failed proves
@@ -137,6 +156,9 @@ func TestCheckFindsPlantedFaults(t *testing.T) {
 		"an attempt is not counted":            {enqueued(0).start(5, "a", 1, 1).end(6, "a", 1, 1, "err", "retried").start(2010, "b", 1, 1).end(2011, "b", 1, 1, "ok", "acked"), "I10"},
 		"a snooze uses an attempt":             {enqueued(0).start(5, "a", 1, 1).end(6, "a", 1, 1, "snooze", "snoozed").start(2010, "b", 1, 2).end(2011, "b", 1, 2, "ok", "acked"), "I10"},
 		"more attempts than allowed":           {enqueued(0).start(5, "a", 1, 5).end(6, "a", 1, 5, "ok", "acked"), "I10"},
+		"a saved step is made again":           {stepped().step(2112, "b", 2, rig.Invoke, "k"), "I28"},
+		"a step is made twice in a run":        {stepped().step(8, "a", 1, rig.Invoke, "k"), "I28"},
+		"a step has another key":               {good().step(106, "a", 1, rig.Invoke, "k").step(2112, "b", 2, rig.Invoke, "other"), "I28"},
 		"a refused job runs":                   {(&story{}).call(0, rig.OpEnqueue, 1, 0, rig.Fail, "redis").start(5, "a", 1, 1).end(6, "a", 1, 1, "ok", "acked"), "I16"},
 		"an error of an undocumented kind":     {good().call(3000, rig.OpCancel, 1, 0, rig.Fail, ""), "I16"},
 		"first attempt begins with the second": {enqueued(0).start(5, "a", 1, 2).end(6, "a", 1, 2, "ok", "acked"), "I10"},

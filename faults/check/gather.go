@@ -26,7 +26,8 @@ type checker struct {
 
 	keyHolds map[string][]*keyHold // of a topic, and of keys
 	released map[string][]*call    // calls that let a key go
-	damages  map[string][]window   // of what Redis holds of a topic
+	steps    map[step]*made
+	damages  map[string][]window // of what Redis holds of a topic
 	samples  map[string][]rig.Event
 }
 
@@ -110,6 +111,8 @@ func (c *checker) gather(events []rig.Event) {
 			if r := runs[key]; r != nil {
 				r.end = &e
 			}
+		case rig.OpStep:
+			c.step(e, runs[key])
 		case rig.OpMixed:
 			c.Violations = append(c.Violations, Violation{"I27", e.Topic, e.ID, e.Inc, e.Err})
 		case rig.OpLost:

@@ -65,7 +65,7 @@ var types = map[string]string{
 	"moved": "hash", "dead": "zset", "done": "zset", "results": "hash", "meta": "hash", "stats": "hash", "sizes": "hash",
 	"schedules": "hash", "slots": "zset", "waiting": "zset", "fired": "hash", "runs": "hash",
 	"idle": "zset", "keyed": "hash", "lane": "zset", "turn": "zset", "rules": "hash", "held": "zset",
-	"parked": "zset", "holders": "zset", "rates": "zset", "blockers": "zset", "lags": "zset",
+	"parked": "zset", "holders": "zset", "rates": "zset", "blockers": "zset", "lags": "zset", "all:notes": "hash",
 }
 
 // Read reads the state. Nothing else should be going on.

@@ -158,6 +158,8 @@ func (h handler) step(ctx context.Context, job *delayq.Job, w work, step string)
 			return "snooze", delayq.Snooze(SnoozeBit)
 		}
 		return "ok", nil
+	case "steps", "half":
+		return h.steps(ctx, job, w, d, verb == "half")
 	case "hold", "holdkey":
 		switch { // the microseconds of the take are as good as any number
 		case job.Fence()%3 == 0:
@@ -183,6 +185,44 @@ func (h handler) step(ctx context.Context, job *delayq.Job, w work, step string)
 		return "ok", nil
 	}
 	return "err", fmt.Errorf("unknown step %q", step)
+}
+
+// mostSteps is how many steps a task of steps makes.
+const mostSteps = 4
+
+// steps makes the steps of a task, or the first half of them. The result of each is the nonce.
+func (h handler) steps(ctx context.Context, job *delayq.Job, w work, d time.Duration, half bool) (result string, err error) {
+	nonce := hex.EncodeToString([]byte(job.Nonce()))
+	for i := int64(1); i <= mostSteps; i++ {
+		if half && i > mostSteps/2 {
+			return "err", errTask
+		}
+		if err := job.Progress(i-1, mostSteps, ""); err != nil {
+			return "err", err
+		}
+		e := Event{
+			Op: OpStep, Type: OK, Result: StepKnown, Topic: job.Topic, ID: job.ID, Inc: w.Inc, Attempt: job.Attempt,
+			Started: job.StartedAt.UnixMicro(), Nonce: nonce, Count: i,
+		}
+		got, err := delayq.Step(ctx, job, fmt.Sprint("step ", i), func(ctx context.Context, key string) (string, error) {
+			e.Type, e.Result, e.Sum = Invoke, "", key
+			h.rec.Record(e)
+			select {
+			case <-time.After(d / mostSteps):
+				return nonce, nil
+			case <-ctx.Done():
+				return "", context.Cause(ctx)
+			}
+		})
+		if err != nil {
+			return "err", err
+		}
+		if e.Type = OK; got != nonce {
+			e.Err = fmt.Sprintf("its result is %q", got)
+		}
+		h.rec.Record(e)
+	}
+	return "ok", job.SetOutput([]byte(nonce))
 }
 
 // again notes the task that is to follow, and asks for it.

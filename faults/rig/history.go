@@ -75,12 +75,16 @@ const (
 	OpLost       = "lost"    // a handler's context ended; Result is the cause
 	OpSettled    = "settled" // a hook says what became of a run; Result is the outcome
 	OpPruned     = "pruned"  // a hook says that so many dead jobs were removed
+	OpStep       = "step"    // Count is the number of a step of a job: Invoke when it begins, OK when it is saved; Result is StepKnown if an earlier run has saved it. Sum is its key; Err says what is wrong with its result
 	OpMixed      = "mixed"   // a job in a batch of another key, of a topic that gathers by key
 	OpSample     = "sample"  // Count jobs of a topic have leases in Redis
 	OpFault      = "fault"   // a fault begins; Result is its kind, ID the process it hits, if it is one, or of Damage what it changes
 	OpHeal       = "heal"    // it is over
 	OpUp         = "up"      // a worker process runs
 )
+
+// StepKnown is the result of a step that an earlier run has saved.
+const StepKnown = "known"
 
 // Damage is the kind of a fault that changes what Redis holds of a topic behind its back.
 const Damage = "damage"

@@ -28,7 +28,8 @@ import (
 // long after the enqueueing, then ok), renew:<delay> (as often as Left says, the handler enqueues a
 // task like this one under the same ID, with Replace; then ok), again:<delay> (the same by
 // returning Again), hold:<duration> (two of three runs hold the topic for so long, the others are
-// ok), holdkey:<duration> (the same with the key).
+// ok), holdkey:<duration> (the same with the key), steps:<duration> (four steps, which take so long
+// together; the output is the nonce), half:<duration> (the first two of them, then an error).
 type Task struct {
 	Topic   string
 	ID      string

@@ -221,6 +221,11 @@ var scripts = []struct {
 	{5, []string{"snooze:300ms"}, -1, 0},
 	{8, []string{"hang:150ms"}, -1, 0},
 	{5, []string{"hang:800ms"}, -1, 0},
+	{5, []string{"steps:200ms"}, -1, 0},
+	{4, []string{"half:100ms", "steps:400ms"}, -1, 0},
+	{1, []string{"steps:5s"}, -1, 0}, // longer than the lease
+	{2, []string{"steps:2s", "steps:100ms"}, -1, 800 * time.Millisecond},
+	{1, []string{"half:40ms"}, 1, 0},
 	{2, []string{"hang:5s"}, -1, 0}, // longer than the lease
 	{4, []string{"hang:5s", "ok"}, -1, 200 * time.Millisecond},
 	{1, []string{"deaf:3s", "ok"}, -1, 300 * time.Millisecond},
@@ -230,7 +235,7 @@ var scripts = []struct {
 	{4, []string{"again:0s"}, -1, 0},
 	{4, []string{"again:150ms"}, -1, 0},
 	{2, []string{"err", "again:50ms"}, 3, 0},
-	{3, []string{"hold:50ms"}, -1, 0},
+	{6, []string{"hold:50ms"}, -1, 0},
 	{6, []string{"holdkey:200ms"}, -1, 0},
 }
 
@@ -289,7 +294,7 @@ func fits(topic string, steps []string, retries int) bool {
 		switch verb {
 		case "renew":
 			return batches
-		case "hang", "deaf":
+		case "hang", "deaf", "steps", "half":
 			return batches && d > time.Second/2 || topic == ordered && d > time.Second
 		case "hold":
 			return topic != batched && topic != limited

@@ -1,0 +1,157 @@
+package faults_test
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/faults/rig"
+)
+
+// latest is the longest time after the end of a job within which those who wait for it learn of it.
+const latest = 10 * time.Second
+
+// A told is what a caller has learned of the end of a job, and when, by Redis's clock.
+type told struct {
+	kind   int
+	nonce  string // of the job, as its handler gave it out
+	err    error
+	ended  time.Time
+	learnt time.Time
+}
+
+// learned adds the times of a result.
+func (b *bench) learned(kind int, r *delayq.Result, err error) (t told) {
+	t = told{kind: kind, err: err}
+	var dead *delayq.DeadError
+	switch {
+	case err == nil:
+		t.nonce, t.ended = string(r.Output), r.FinishedAt
+	case errors.As(err, &dead):
+		t.ended = dead.BuriedAt
+	}
+	now, err := b.direct.Time(context.Background()).Result()
+	if err != nil {
+		b.t.Errorf("the time of Redis: %v", err)
+	}
+	t.learnt = now
+	return t
+}
+
+// The kinds of jobs in the storm.
+const (
+	done      = iota // four steps
+	again            // two, a failure, and the others
+	dies             // two, and no retry
+	cancelled        // while it runs
+	kinds
+)
+
+// Workers are killed while they make steps, the connections of those who wait are reset, and their
+// messages are lost for a while. Nobody misses the end of a job, or learns of it later than ten
+// seconds after it. No step is made again that was saved.
+func TestKilledWorkersTellWhoWaitsAndRepeatNoStep(t *testing.T) {
+	b := newBench(t)
+	const jobs = 32
+	far := b.newProxy(b.server.Addr())
+	caller := delayq.NewClient(b.through(far), delayq.Prefix(b.prefix))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+
+	var mu sync.Mutex
+	var list []told
+	var waiting sync.WaitGroup
+	for i := range jobs {
+		kind, id := i%kinds, fmt.Sprint("j", i)
+		steps := [...]string{`"steps:400ms"`, `"half:100ms","steps:200ms"`, `"half:200ms"`, `"steps:1m"`}[kind]
+		payload := fmt.Appendf(nil, `{"inc":%d,"steps":[%s]}`, i+1, steps)
+		opts := []delayq.JobOption{delayq.Backoff(100*time.Millisecond, time.Second)}
+		if kind == dies {
+			opts = append(opts, delayq.Retry(0))
+		}
+		waiting.Go(func() {
+			r, err := caller.Call(ctx, "t", id, payload, opts...)
+			known := b.learned(kind, r, err)
+			mu.Lock()
+			defer mu.Unlock()
+			list = append(list, known)
+		})
+	}
+	workers := []*rig.Worker{b.worker("w1"), b.worker("w2")}
+	for kill := range 6 {
+		w := workers[kill%2]
+		from := rig.Mono()
+		b.awaitN(3, "step", func(e rig.Event) bool {
+			return e.Op == rig.OpStep && e.Type == rig.Invoke && e.Proc == w.Name() && e.Mono > from
+		})
+		require.NoError(t, w.Kill())
+		if kill%2 == 0 {
+			far.Reset()
+		}
+		require.NoError(t, w.Start())
+	}
+	far.Mute() // from here on they learn by their looks
+	var ends []time.Time
+	for i := cancelled; i < jobs; i += kinds {
+		_, err := b.client.Dequeue(ctx, "t", fmt.Sprint("j", i))
+		require.NoError(t, err)
+		now, err := b.direct.Time(ctx).Result()
+		require.NoError(t, err)
+		ends = append(ends, now)
+	}
+	waiting.Wait()
+	far.Heal()
+	require.Len(t, list, jobs)
+	for _, known := range list {
+		switch known.kind {
+		case done, again:
+			require.NoError(t, known.err)
+			require.Len(t, known.nonce, 2*8, "the output is that of the job")
+		case dies:
+			require.ErrorIs(t, known.err, delayq.ErrDead)
+		case cancelled:
+			require.ErrorIs(t, known.err, delayq.ErrCancelled)
+			known.ended = ends[0]
+		}
+		require.Less(t, known.learnt.Sub(known.ended), latest+2*time.Second, "a look of a busy machine included, kind %d", known.kind)
+	}
+	require.NotZero(t, far.Dropped(), "messages were lost")
+	b.stepsAreMadeOnce(jobs)
+	b.drained(patient)
+}
+
+// stepsAreMadeOnce looks at what the runs say of their steps, beside the rules of the checker.
+func (b *bench) stepsAreMadeOnce(jobs int) {
+	b.t.Helper()
+	saved, keys, known, repeated := map[string]bool{}, map[string]string{}, 0, 0
+	for _, e := range b.events(func(e rig.Event) bool { return e.Op == rig.OpStep }) {
+		step := fmt.Sprint(e.ID, " ", e.Nonce, " ", e.Count)
+		require.Empty(b.t, e.Err, step)
+		nonce, err := hex.DecodeString(e.Nonce)
+		require.NoError(b.t, err)
+		require.Len(b.t, nonce, 8)
+		switch {
+		case e.Type == rig.Invoke:
+			require.False(b.t, saved[step], "%s is made again", step)
+			if keys[step] != "" {
+				repeated++
+				require.Equal(b.t, keys[step], e.Sum, "%s has another key", step)
+			}
+			keys[step] = e.Sum
+		case e.Result == rig.StepKnown:
+			known++
+		default:
+			saved[step] = true
+		}
+	}
+	require.Greater(b.t, len(saved), jobs)
+	require.NotZero(b.t, known, "later runs found steps that were saved")
+	require.NotZero(b.t, repeated, "a kill came before the save of a step")
+}
