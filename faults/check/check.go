@@ -35,8 +35,8 @@
 //	I26 order        where the jobs of a key have an order, one of them has a lease at a time, and
 //	                 none starts before one that precedes it has ended
 //	I27 batch        a batch of a topic that gathers by key has the jobs of one key
-//	I28 steps        no run that begins after a step was saved makes it again; the key of a step is
-//	                 the same in all runs, and its result is that of the job
+//	I28 steps        no run that begins after a step was saved makes it again; the key of a step
+//	                 is the same in all runs, and its result is that of the job
 package check
 
 import (
