@@ -27,8 +27,8 @@ type Progress struct {
 
 // Progress says how far the job has come: that done of total parts are done, and a text for people,
 // such as the name of the part that is next. A total of 0 is unknown. done can exceed the total,
-// which can be an estimate. [JobInfo] and the clients that wait for the job ([OnJobProgress]) get
-// it.
+// which can be an estimate. [JobInfo] has the progress, and [OnJobProgress] passes it to clients
+// that wait for the job.
 //
 // The last call counts. Progress does not wait for Redis, so a handler can call it as often as it
 // likes. The first progress of a topic is sent at once, and then that of all its running jobs that

@@ -241,3 +241,43 @@ func serving(t *testing.T, rdb redis.UniversalClient, log *queuetest.Logbook, h 
 		return <-ended
 	}
 }
+
+// Something of the user's ends the loop that saves steps while a call is under way: the handlers
+// that wait for it do not wait for ever, and each step is saved.
+func TestStepsWhoseSavesCrash(t *testing.T) {
+	for what, with := range crashes {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			redistest.Bubble(t, func(t *testing.T, r *embedded.Redis, rdb *redis.Client) {
+				broken := &crashing{with: with}
+				o := *rdb.Options()
+				o.Limiter = limiter{broken}
+				mine := redis.NewClient(&o)
+				defer func() { require.NoError(t, mine.Close()) }()
+				var log queuetest.Logbook
+				var steps stepLog
+				done := make(chan error, 1)
+				stop := serving(t, mine, &log, func(ctx context.Context, job *delayq.Job) error {
+					err := steps.all(t, ctx, job, "one")
+					broken.on.Store(true)
+					time.AfterFunc(3*time.Second, func() { broken.on.Store(false) })
+					if err == nil {
+						err = steps.all(t, ctx, job, "two", "three")
+					}
+					done <- err
+					return err
+				})
+				_, err := delayq.NewClient(rdb).Enqueue(t.Context(), "topic", "1", nil)
+				require.NoError(t, err)
+				require.NoError(t, <-done)
+				require.Equal(t, map[string]int{"1/one": 1, "1/two": 1, "1/three": 1}, steps.runs())
+				require.Positive(t, broken.n.Load())
+				require.NotEmpty(t, log.With("note crashed"))
+				time.Sleep(time.Minute)
+				require.NoError(t, stop())
+				_, err = delayq.NewClient(rdb).Get(t.Context(), "topic", "1")
+				require.ErrorIs(t, err, delayq.ErrNotFound, "it is done")
+			})
+		})
+	}
+}

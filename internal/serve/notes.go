@@ -19,7 +19,8 @@ const (
 	noteEvery = time.Second
 
 	// saveGrace is how long a step that is over goes on being saved after the end of its context.
-	saveGrace = 100 * time.Millisecond
+	// Handlers have twice that to return at a shutdown.
+	saveGrace = shutdownGrace / 2
 
 	// mostRecalls is the most calls of a server that read what earlier runs have noted.
 	mostRecalls = 8
@@ -31,8 +32,12 @@ type noting struct {
 	saves   []*saving
 	over    bool      // the loop has ended
 	at      time.Time // of the next call with reports
-	failed  bool      // the last call was not answered, or refused; only the loop uses it
-	slow    loop.Pace // only the loop uses it
+
+	// Only the loop uses the following fields.
+
+	flying []noteRow // of a call whose results are not known
+	failed bool      // the last call was not answered, or refused
+	slow   loop.Pace
 }
 
 // A saving is a step whose result is on its way to Redis.
@@ -141,6 +146,7 @@ func (t *Topic) recall(ctx context.Context, args []any) (script.Reply, error) {
 // wait together. Reports of all runs go with one call a second.
 func (t *Topic) noteStep(ctx context.Context) loop.Next {
 	k := &t.noting
+	t.unfly()
 	if ctx.Err() != nil {
 		t.endNotes()
 		return loop.Over
@@ -159,6 +165,16 @@ func (t *Topic) noteStep(ctx context.Context) loop.Next {
 	}
 	k.slow.Reset()
 	return loop.Again
+}
+
+// unfly queues the rows of a call again that code of the user has ended together with its step.
+func (t *Topic) unfly() {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
+	for _, row := range t.noting.flying {
+		t.requeueLocked(row)
+	}
+	t.noting.flying = nil
 }
 
 // endNotes ends the wait of those whose steps will not be saved.
@@ -260,6 +276,7 @@ func (t *Topic) callNotes(ctx context.Context, rows []noteRow) (letters string, 
 // sendNotes makes the call of the loop. What Redis may not have is queued again. A step that Redis
 // has certainly refused is not.
 func (t *Topic) sendNotes(ctx context.Context, rows []noteRow) error {
+	t.noting.flying = rows
 	letters, err := t.callNotes(ctx, rows)
 	var doubted []noteRow
 	t.Mu.Lock()
@@ -280,6 +297,7 @@ func (t *Topic) sendNotes(ctx context.Context, rows []noteRow) error {
 			row.save.ended <- nil
 		}
 	}
+	t.noting.flying = doubted
 	t.Mu.Unlock()
 	if len(doubted) == 0 {
 		return err
@@ -313,6 +331,7 @@ func (t *Topic) resolveNotes(ctx context.Context, doubted []noteRow) (err error)
 	}
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
+	t.noting.flying = nil
 	for _, row := range doubted {
 		switch why := t.goneLocked(row.run); {
 		case why == nil:
