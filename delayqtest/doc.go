@@ -36,6 +36,10 @@
 // by a clock that stands still. [delayq.Job.Started] is its Due plus the microseconds that really
 // passed. A program that computes due times with time.Now and ProcessAt should use Now instead.
 //
+// [delayq.Client.Wait] and [delayq.Client.Call] wait in real time too. A Call of a job that is due
+// returns when a server of Serve has run it. For a later job, make the call in a goroutine of its
+// own and call Advance: a wait does not end because Redis's clock has moved far.
+//
 // # In a testing/synctest bubble
 //
 // In a bubble time.Now itself is a fake clock, and time.Sleep moves it. Call Unfreeze right after
