@@ -3,6 +3,7 @@ package lua_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -121,7 +122,10 @@ func TestPruneOfNotes(t *testing.T) {
 // many are left over.
 func TestPruneOfManyNotes(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
-		n := redistest.Size(5000)
+		n, most := redistest.Size(5000), int64(1100)
+		if strings.HasSuffix(t.Name(), "miniredis") {
+			most = int64(n) // its HSCAN returns all fields at once, whatever the COUNT
+		}
 		now := h.RDB.Time(t.Context()).Val().UnixMilli()
 		fill := func(kind string, at int64) {
 			for some := range slices.Chunk(named(kind, n), 500) {
@@ -139,11 +143,11 @@ func TestPruneOfManyNotes(t *testing.T) {
 			require.NoError(t, err)
 			more = r.Number(10)
 			after := h.RDB.HLen(t.Context(), h.Keys.Notes).Val()
-			require.LessOrEqual(t, left-after, int64(1100), "of one call")
+			require.LessOrEqual(t, left-after, most, "of one call")
 			left = after
 		}
 		require.Zero(t, left)
-		require.GreaterOrEqual(t, asked, n/1100)
+		require.GreaterOrEqual(t, asked, n/int(most))
 		fill("new", now)
 		r, err := h.TryPrune(100, time.Hour, 500)
 		require.NoError(t, err)
