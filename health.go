@@ -295,7 +295,10 @@ const (
 
 	// FindingUnreadable is a malformed entry in attempts or moved. Repair: removed, as if there had
 	// been no entry. For a schedule it is a state in the key fired that is malformed or belongs to
-	// another definition. Repair: the readable parts are kept.
+	// another definition. Repair: the readable parts are kept. For a job it can be its note, in the
+	// key all:notes. Repair: malformed progress is removed. If the names of its steps cannot be
+	// read, the note is left alone: [Step] fails in each run of the job, until somebody deletes the
+	// job or its note.
 	FindingUnreadable FindingKind = "unreadable"
 
 	// FindingBadTime is an impossible time: one of more than 13 digits, or a slot that is negative

@@ -442,7 +442,7 @@ func (info *JobInfo) placed(attempts int, at func(column int) string) {
 		info.State, info.BuriedAt = StateDead, scoreTime(score)
 		info.Attempt = max(attempts, 1)
 	}
-	if note, ok := record.DecodeNote(at(script.ColumnNote), info.nonce); ok {
+	if note, _, ok := record.DecodeNote(at(script.ColumnNote), info.nonce); ok {
 		info.Progress, info.Steps = progressOf(&note), note.Steps
 	}
 }

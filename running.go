@@ -121,7 +121,8 @@ func (j *Job) report(done, total int64, text string) error {
 //     If f was called, its result is not saved, and is not returned;
 //   - an error that wraps the cause of ctx if that is done before the result is saved. The save may
 //     still be carried out: the next run finds out;
-//   - a [Permanent] error with the name of the step if the saved result cannot be decoded into T;
+//   - a [Permanent] error with the name of the step if the saved result cannot be decoded into T,
+//     if Redis has lost it, or if it has a damaged note of the job, which [Inspector.Check] finds;
 //   - the error of Redis if it refuses the call, for example because its memory is full.
 func Step[T any](ctx context.Context, job *Job, name string, f func(ctx context.Context, key string) (T, error)) (T, error) {
 	s := stepOf{job: job, name: name}
@@ -131,6 +132,8 @@ func Step[T any](ctx context.Context, job *Job, name string, f func(ctx context.
 	}
 	saved, known, err := job.noted.Begin(ctx, name)
 	switch {
+	case errors.Is(err, run.ErrDamaged) || errors.Is(err, run.ErrNoResult):
+		return none, Permanent(s.failed(err))
 	case err != nil:
 		return none, s.failed(err)
 	case known:

@@ -173,7 +173,7 @@ func awaited(ctx context.Context, w *await.Waiter, topic, id string, o *waitOpti
 		case await.Gone:
 			return nil, errGone
 		case await.Lives:
-			note, ok := record.DecodeNote(a.Note, a.Nonce)
+			note, _, ok := record.DecodeNote(a.Note, a.Nonce)
 			if ok && note.At > 0 && (note.At != last.At || note.Done != last.Done || note.Total != last.Total || note.Text != last.Text) {
 				last = note
 				o.progress(Progress{Done: note.Done, Total: note.Total, Text: note.Text, At: msTime(note.At)})

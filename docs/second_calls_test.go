@@ -26,7 +26,6 @@ var secondCalls = map[string]string{
 	"delayqtest.TestQueue.list":    "the results have the errors",
 	"script.Pipeline":              "it only queues; Exec returns the error",
 	"script.sendNodes":             "it sets the error of the call",
-	"serve.Topic.noteLast":         "exec logs the error; the last progress of the run is missing, as after a crash",
 	"serve.Topic.callRing":         "exec logs the error, and the jobs wait for a tick",
 	"serve.Topic.pop":              "the move into handoff loses no job: every take looks there first",
 	"serve.Topic.check":            "keys that say who checks and what was clean: without them the next check looks again; the error is logged",

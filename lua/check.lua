@@ -182,7 +182,7 @@ local function all()
   return lengths
 end
 
--- Uses: check_jobs check_lanes check_limits check_schedules tidy check_notes
+-- Uses: check_jobs check_lanes check_limits check_schedules steps tidy check_notes
 
 local lengths = {}
 if part == 'all' then

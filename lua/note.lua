@@ -3,38 +3,21 @@
 -- KEYS[1]    leases  zset, job ID scored by the end of its lease
 -- KEYS[2]    notes   hash, who waits for jobs, and what their runs have noted (see wait, note)
 -- ARGV[1..]  jobs    for each job: ID, fence, nonce of its record (8 bytes), how far it has come
---                    ("<done> <total> <text>"; empty: as before), and the name and the result of a
---                    step that is over (two empty ones: none). An ID can occur again. At most 500
+--                    ("<done> <total> <run> <number> <text>"; empty: as before), and the name and
+--                    the result of a step that is over (two empty ones: none). An ID can occur
+--                    again. At most 500
 --
 -- What another incarnation of the job has noted is deleted. Those who wait for the job are told
--- when it has come further. A step with a known name gets the new result. Send no more than about
--- 1 MiB of results. Safe to send twice.
+-- when it has come further. Calls can overtake each other: of the reports of a run, those with a
+-- number that is not larger than the last one are left out. A step with a known name gets the new
+-- result. Send no more than about 1 MiB of results. Safe to send twice.
 -- Returns {'ok', now, letters}: one letter a job, o for noted, l for left alone because the lease
--- is lost, v for left alone because the job has noted a hundred steps already.
+-- is lost, v for left alone because the job has noted a hundred steps already, D for left alone
+-- because the names of its steps cannot be read.
 -- Cost: O(jobs × log N).
--- Uses: now owns control look
+-- Uses: now owns control look steps
 local leases, notes = KEYS[1], KEYS[2]
 local jobs, first, width = ARGV, 1, 6
-
--- parts_of reads the steps of a note, and returns the set of their names, their number, and the
--- note without what follows the text.
-local function parts_of(note)
-  local names, n, front = {}, -1, note
-  local at = string.match(note, '^%d+ %d+ %d+ ()', 10)
-  while at do
-    local size, from = string.match(note, '^(%d+):()', at)
-    if not size then
-      break
-    end
-    at, n = from + size, n + 1
-    if n > 0 then
-      names[string.sub(note, from, at - 1)] = true
-    else
-      front = string.sub(note, 1, at - 1)
-    end
-  end
-  return names, math.max(n, 0), string.sub(note, #front + 1)
-end
 
 -- waiting returns the names of those who wait for an incarnation of a job.
 local function waiting(waiters, nonce)
@@ -66,32 +49,43 @@ for i, id in ipairs(ids) do
   local field, front = 'p' .. id, 's' .. #id .. ':' .. id
   local known = own and redis.call('HMGET', notes, field, 'w' .. id) or {}
   local note = known[1] or ''
-  local names, steps, listed = parts_of(note)
-  if note ~= '' and string.sub(note, 1, 8) ~= nonce then
+  local names, stop = steps_in(note)
+  if string.sub(note, 1, 8) ~= nonce then
     local fields = {}
-    for one in pairs(names) do
-      fields[#fields + 1] = front .. string.sub(note, 1, 8) .. one
+    for k, one in ipairs(names) do
+      fields[k] = front .. string.sub(note, 1, 8) .. one
     end
-    redis.call('HDEL', notes, field, unpack(fields))
-    note, names, steps, listed = '', {}, 0, ''
+    if note ~= '' then
+      redis.call('HDEL', notes, field, unpack(fields))
+    end
+    note, names, stop = nonce .. '0:', {}, 11
   end
-  if own and step ~= '' and not names[step] and steps >= 100 then
-    letter = 'v'
+  local saved = step == ''
+  for _, one in ipairs(names) do
+    saved = saved or one == step
+  end
+  if own and not (stop and (saved or #names < 100)) then
+    letter = stop and 'v' or 'D'
   end
   if letter == 'o' then
-    local head = note ~= '' and string.sub(note, 1, #note - #listed) or nonce .. ' 0 0 0 0:'
-    local count, total, text = string.match(progress, '^(%d+) (%d+) (.*)$')
-    if count then
-      head = nonce .. string.format(' %.0f ', now) .. count .. ' ' .. total .. ' '
-        .. #text .. ':' .. text
+    local list = string.sub(note, string.match(note, '^%d+:()', 9), stop - 1)
+    local rest = string.sub(note, stop)
+    local run, number = string.match(progress, '^%d+ %d+ (%d+) (%d+) ')
+    local last_run, last = string.match(rest, '^ %d+ %d+ %d+ (%d+) (%d+) ')
+    local newer = run and (run ~= last_run or tonumber(number) > tonumber(last))
+    if newer then
+      rest = string.format(' %.0f ', now) .. progress
     end
+    if not saved then
+      list = list .. #step .. ':' .. step
+    end
+    note = nonce .. #list .. ':' .. list .. rest
     if step ~= '' then
-      listed = names[step] and listed or listed .. #step .. ':' .. step
-      redis.call('HSET', notes, field, head .. listed, front .. nonce .. step, result)
+      redis.call('HSET', notes, field, note, front .. nonce .. step, result)
     else
-      redis.call('HSET', notes, field, head .. listed)
+      redis.call('HSET', notes, field, note)
     end
-    if progress ~= '' and known[2] then
+    if newer and known[2] then
       look(notes, waiting(known[2], nonce), id)
     end
   end

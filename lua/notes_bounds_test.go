@@ -31,7 +31,7 @@ func TestCallsAboutNotesEndByTheirWork(t *testing.T) {
 	for first := 0; first < n; first += 1000 { // of others
 		values := make([]any, 0, 4000)
 		for i := first; i < first+1000; i++ {
-			values = append(values, fmt.Sprintf("e%08d", i), fmt.Sprintf("c %d ", at), fmt.Sprintf("pgone%08d", i), "12345678 0 0 0 0:4:step")
+			values = append(values, fmt.Sprintf("e%08d", i), fmt.Sprintf("c %d ", at), fmt.Sprintf("pgone%08d", i), "123456786:4:step")
 		}
 		require.NoError(t, h.RDB.HSet(t.Context(), h.Keys.Notes, values...).Err())
 	}
@@ -107,12 +107,12 @@ func TestManyStepsAreDeletedInParts(t *testing.T) {
 		held := h.Take(30, time.Hour)
 		var values []any
 		for _, one := range held {
-			note := one.Nonce() + " 0 0 0 0:"
+			names := ""
 			for _, step := range named("step", 100) {
-				note += "10:" + step
+				names += "10:" + step
 				values = append(values, fmt.Sprintf("s%d:%s%s%s", len(one.ID), one.ID, one.Nonce(), step), "x")
 			}
-			values = append(values, "p"+one.ID, note)
+			values = append(values, "p"+one.ID, fmt.Sprintf("%s%d:%s", one.Nonce(), len(names), names))
 		}
 		for some := range slices.Chunk(values, 1000) {
 			require.NoError(t, h.RDB.HSet(t.Context(), h.Keys.Notes, some...).Err())
@@ -142,7 +142,7 @@ func TestNotesAtMaxmemory(t *testing.T) {
 		require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "1").Err())
 		require.Equal(t, "v"+nonce, h.Wait("other", id, "", hand.Register)[:9], name)
 		if e.running {
-			require.Equal(t, "oo", h.Note(held, hand.Note{Progress: "1 2 "}, hand.Note{Step: "pay", Result: "42"}), name)
+			require.Equal(t, "oo", h.Note(held, hand.Note{Progress: "1 2 0 0 "}, hand.Note{Step: "pay", Result: "42"}), name)
 			require.Len(t, me.heard(), 1)
 		}
 		e.do(t, h, held)
@@ -186,7 +186,7 @@ func TestCostOfNotesDoesNotGrow(t *testing.T) {
 			{"wait", wait(hand.Register)},
 			{"look", wait(hand.Look)},
 			{"note", func(i int) error {
-				return just(h.TryNote(held[i], hand.Note{Progress: "1 2 ", Step: "step", Result: "x"}))
+				return just(h.TryNote(held[i], hand.Note{Progress: "1 2 0 0 ", Step: "step", Result: "x"}))
 			}},
 			{"recall", func(i int) error { return just(h.TryRecall(held[i], 1000)) }},
 			{"get", func(i int) error { return just(h.client().Get(t.Context(), "topic", held[i].ID)) }},

@@ -97,7 +97,7 @@ func TestPruneOfNotes(t *testing.T) {
 		nonce := held[0].Nonce()
 		for field, value := range map[string]string{
 			"e22222222": fmt.Sprintf("c %d ", now-70_000), "e33333333": "?", "wy": entry(90_000, "gone"), "wz": "?",
-			"pnobody": "12345678 0 0 0 0:4:step", "s6:nobody12345678step": "x", "s1:a" + nonce + "unknown": "x", "s1:a12345678pay1": "x", "s": "x",
+			"pnobody": "123456786:4:step", "s6:nobody12345678step": "x", "s1:a" + nonce + "unknown": "x", "s1:a12345678pay1": "x", "s": "x",
 			"s1:b" + nonce + "step": "x",
 		} {
 			require.NoError(t, h.RDB.HSet(ctx, h.Keys.Notes, field, value).Err())
@@ -168,7 +168,7 @@ func TestCheckOfNotes(t *testing.T) {
 		require.Empty(t, found)
 		kept := h.notes()
 		for field, value := range map[string]string{
-			"pnobody": "12345678 0 0 0 0:", "s6:nobody12345678step": "x", "pb": "12345678 0 0 0 0:4:step",
+			"pnobody": "123456780:", "s6:nobody12345678step": "x", "pb": "123456786:4:step",
 		} {
 			require.NoError(t, h.RDB.HSet(t.Context(), h.Keys.Notes, field, value).Err())
 		}
@@ -182,6 +182,49 @@ func TestCheckOfNotes(t *testing.T) {
 		require.ElementsMatch(t, kept, h.notes())
 		found, _ = h.look(true)
 		require.Empty(t, found)
+	})
+}
+
+// Reports of a run that come in another order change nothing, nor do those that come again. Those
+// of another run count. A note whose steps cannot be read is left alone, by those who write, by
+// prune and by a repair.
+func TestNotesInDisorder(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.Put("+0", "a")
+		held := h.TakeOne("a")
+		me := h.ear("me")
+		me.waits("a")
+		for _, c := range []struct {
+			report, want string
+			told         bool
+		}{
+			{"1 9 7 2 b", "1 9 7 2 b", true}, {"0 9 7 1 a", "1 9 7 2 b", false}, {"5 9 7 2 again", "1 9 7 2 b", false},
+			{"2 9 7 10 c", "2 9 7 10 c", true}, {"3 9 7 9 d", "2 9 7 10 c", false}, {"0 0 6 1 ", "0 0 6 1 ", true},
+		} {
+			require.Equal(t, "oo", h.Note(held, hand.Note{Progress: c.report}, hand.Note{Step: "pays", Result: "42"}))
+			note := h.RDB.HGet(t.Context(), h.Keys.Notes, "pa").Val()
+			require.Regexp(t, `^6:4:pays \d{13} `+c.want+`$`, note[8:])
+			require.Equal(t, c.told, len(me.heard()) > 0, c.report)
+		}
+		damaged := held.Nonce() + "x:4:pays 1 2 3 4 5 six"
+		require.NoError(t, h.RDB.HSet(t.Context(), h.Keys.Notes, "pa", damaged, "s1:a"+held.Nonce()+"more", "x").Err())
+		require.Equal(t, "DD", h.Note(held, hand.Note{Progress: "9 9 7 11 e"}, hand.Note{Step: "pays", Result: "43"}))
+		want := map[delayq.FindingKind][]string{delayq.FindingUnreadable: {"all:notes a"}}
+		for range 2 {
+			found, mended := h.look(true)
+			require.Equal(t, want, found)
+			require.Zero(t, mended)
+			h.pruneNotes()
+		}
+		require.Equal(t, damaged, h.RDB.HGet(t.Context(), h.Keys.Notes, "pa").Val())
+		require.ElementsMatch(t, []string{"wa", "pa", "s pays", "s more"}, h.notes())
+		for _, rest := range []string{" ", " 1 2 3 4 5", " 1 2 x 4 5 six", " 1 2 3 4 5 " + strings.Repeat("x", 257)} {
+			require.NoError(t, h.RDB.HSet(t.Context(), h.Keys.Notes, "pa", held.Nonce()+"12:4:pays4:more "+rest[1:]).Err())
+			found, mended := h.look(true)
+			require.Equal(t, want, found)
+			require.Equal(t, 1, mended)
+			require.Equal(t, held.Nonce()+"12:4:pays4:more", h.RDB.HGet(t.Context(), h.Keys.Notes, "pa").Val())
+		}
 	})
 }
 
@@ -234,7 +277,7 @@ func TestNotesOfARun(t *testing.T) {
 		require.Equal(t, "l", h.Note(foreign, hand.Note{Step: "no"}))
 		later := held
 		later.Fence += " 1"
-		require.Equal(t, "o", h.Note(later, hand.Note{Progress: "3 0 5:a\nb"}), "with an extension that is not confirmed")
+		require.Equal(t, "o", h.Note(later, hand.Note{Progress: "3 0 1 1 5:a\nb"}), "with an extension that is not confirmed")
 		names := named("step", 101)
 		for _, name := range names[:100] {
 			require.Equal(t, "o", h.Note(held, hand.Note{Step: name, Result: name + "!"}))
@@ -247,7 +290,7 @@ func TestNotesOfARun(t *testing.T) {
 			return r.Text(2), r.List(3).Texts()
 		}
 		note, results := recall(script.CallBytes)
-		require.Regexp(t, `^ \d{13} 3 0 5:5:a\nb10:step 0000010:step 00001`, note[8:])
+		require.Regexp(t, `^1300:10:step 0000010:step 00001.* \d{13} 3 0 1 1 5:a\nb$`, note[8:])
 		require.Len(t, results, 100)
 		require.Equal(t, "step 00000!", results[0])
 		require.Equal(t, "again", results[7])
@@ -260,7 +303,7 @@ func TestNotesOfARun(t *testing.T) {
 
 		// A job with the same ID begins anew.
 		require.Equal(t, "o", h.Letters([]hand.Held{held}, settle.Row{Verb: settle.Ack}))
-		require.Equal(t, "l", h.Note(held, hand.Note{Progress: "4 4 "}))
+		require.Equal(t, "l", h.Note(held, hand.Note{Progress: "4 4 1 2 "}))
 		require.Empty(t, h.notes())
 		require.NoError(t, h.RDB.HSet(t.Context(), h.Keys.Notes, "pa", note, "s1:a"+held.Nonce()+names[0], "x").Err()) // by v0.1.0
 		h.Put("+0", "a")
@@ -270,7 +313,7 @@ func TestNotesOfARun(t *testing.T) {
 		require.Empty(t, results)
 		require.Equal(t, "o", h.Note(held, hand.Note{Step: "first", Result: "1"}))
 		note, results = recall(script.CallBytes)
-		require.Equal(t, held.Nonce()+" 0 0 0 0:5:first", note)
+		require.Equal(t, held.Nonce()+"7:5:first", note)
 		require.Equal(t, []string{"1"}, results)
 		require.ElementsMatch(t, []string{"pa", "s irst"}, h.notes())
 	})

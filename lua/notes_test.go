@@ -199,7 +199,7 @@ func (h *Hand) noted(held hand.Held) {
 		defer h.RDB.ZRem(h.T.Context(), h.Keys.Leases, held.ID)
 		held.Fence = "1"
 	}
-	require.Equal(h.T, "ooo", h.Note(held, hand.Note{Progress: "1 2 half"}, hand.Note{Step: "pay1", Result: "42"}, hand.Note{Step: "pay2"}))
+	require.Equal(h.T, "ooo", h.Note(held, hand.Note{Progress: "1 2 0 0 half"}, hand.Note{Step: "pay1", Result: "42"}, hand.Note{Step: "pay2"}))
 }
 
 // Whatever ends an incarnation of a job, those who wait for it are told how, in time and once. What

@@ -195,7 +195,7 @@ end
 
 local rest = 0
 if written > 0 and records >= 0 and noted >= 0 then
-  -- Uses: tidy prune_notes
+  -- Uses: steps tidy prune_notes
   rest = prune_notes(2 * limit)
 end
 

@@ -11,7 +11,7 @@
 -- are those of the first of these steps, as many as bytes allows, with nothing for a step that is
 -- not known.
 -- Cost: O(names).
--- Uses: now
+-- Uses: now steps
 local notes = KEYS[1]
 local id, nonce, bytes = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local names, first = ARGV, 4
@@ -24,13 +24,7 @@ for i = first, #names do
   asked[#asked + 1] = names[i]
 end
 if #asked == 0 then
-  local size, at = string.match(note, '^%d+ %d+ %d+ (%d+):()', 10)
-  while size do
-    size, at = string.match(note, '^(%d+):()', at + size)
-    if size then
-      asked[#asked + 1] = string.sub(note, at, at + size - 1)
-    end
-  end
+  asked = steps_in(note)
 end
 local results, size = {}, 0
 for i, name in ipairs(asked) do

@@ -331,7 +331,7 @@ var chores = []deed{
 		r, err := c.hand.TryTake("", 1, time.Hour)
 		for _, one := range hand.HeldOf(r) {
 			err = errors.Join(err, just(c.hand.TryWait("me", [3]string{one.ID, "", hand.Register})),
-				just(c.hand.TryNote(one, hand.Note{Progress: "1 2 half"}, hand.Note{Step: "step", Result: "saved"})),
+				just(c.hand.TryNote(one, hand.Note{Progress: "1 2 0 0 half"}, hand.Note{Step: "step", Result: "saved"})),
 				just(c.hand.TryRecall(one, 1000)), just(c.hand.Settle([]hand.Held{one}, settle.Row{Verb: settle.Ack})))
 		}
 		return errors.Join(err, just(c.hand.TryPrune(0, time.Hour, 10)))

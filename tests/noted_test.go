@@ -15,11 +15,11 @@ import (
 
 // noteOf returns the note of a job as the note script stores it: progress 40 of 100, and two steps.
 func noteOf(nonce string, at time.Time) string {
-	return fmt.Sprintf("%s %d 40 100 7:page 406:charge4:mail", nonce, at.UnixMilli())
+	return fmt.Sprintf("%s14:6:charge4:mail %d 40 100 0 1 page 40", nonce, at.UnixMilli())
 }
 
 // Progress and steps of a job are in each view of it, in each state in which it has them. What is
-// noted of another incarnation, and what cannot be read, is in none.
+// noted of another incarnation, and what cannot be read, is in none. It hides nothing else.
 func TestEachViewHasTheNote(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {
 		key := queuetest.Prefix + ":{t}:all:notes"
@@ -84,8 +84,8 @@ func TestEachViewHasTheNote(t *testing.T) {
 			}
 			for what, note := range map[string]string{
 				"of another":   noteOf("12345678", noted),
-				"damaged":      noteOf(nonce, noted) + "9:x",
-				"of no number": nonce + " 1 x 0 0:",
+				"damaged":      nonce + "9:" + noteOf(nonce, noted)[8:],
+				"of no number": nonce + "0: 1 x 0 0 0 ",
 				"empty":        nonce,
 			} {
 				require.NoError(b, b.RDB.HSet(b.Context(), key, "p"+id, note).Err())
@@ -94,10 +94,14 @@ func TestEachViewHasTheNote(t *testing.T) {
 					require.Empty(b, info.Steps, "%s: %s of %s", what, view, id)
 				}
 			}
-			require.NoError(b, b.RDB.HSet(b.Context(), key, "p"+id, nonce+" 0 0 0 0:1:a").Err())
-			for view, info := range views(id) {
-				require.Nil(b, info.Progress, "it has steps alone: %s of %s", view, id)
-				require.Equal(b, []string{"a"}, info.Steps, "%s of %s", view, id)
+			for what, note := range map[string]string{
+				"steps alone": nonce + "3:1:a", "damaged progress": nonce + "3:1:a 1 2 3 4", "a damaged name": nonce + "6:1:a9:b 1 2 3 4 5 ",
+			} {
+				require.NoError(b, b.RDB.HSet(b.Context(), key, "p"+id, note).Err())
+				for view, info := range views(id) {
+					require.Nil(b, info.Progress, "%s: %s of %s", what, view, id)
+					require.Equal(b, []string{"a"}, info.Steps, "%s: %s of %s", what, view, id)
+				}
 			}
 		}
 	})

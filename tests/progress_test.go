@@ -175,6 +175,79 @@ func TestLastProgressOfAServer(t *testing.T) {
 	})
 }
 
+// A report is on its way when its run says the last one and ends: whichever comes first to Redis,
+// the last one is there, in each view and for those who wait.
+func TestReportsOvertakeEachOther(t *testing.T) {
+	for verb, end := range map[string]error{"retry": queuetest.ErrTest, "bury": delayq.Permanent(queuetest.ErrTest), "snooze": delayq.Snooze(time.Hour)} {
+		t.Run(verb, func(t *testing.T) {
+			queuetest.InBubble(t, func(b *queuetest.Bubble) {
+				b.LoadScripts()
+				w := queuetest.NewWire(b.Redis)
+				b.ServeOn(w, "a", func(_ context.Context, job *delayq.Job) error {
+					w.Stall("the old one")
+					require.NoError(b, job.Progress(1, 2, "the old one"))
+					time.Sleep(100 * time.Millisecond)
+					require.NoError(b, job.Progress(2, 2, "the last one"))
+					return end
+				})
+				b.Enqueue("a", "1", delayq.Backoff(time.Hour, time.Hour))
+				var mu sync.Mutex
+				var told []string
+				ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+				defer cancel()
+				w.Stall(queuetest.Digest(verb))
+				waiter := make(chan error, 1)
+				go func() {
+					_, err := b.Client.Wait(ctx, "a", "1", delayq.OnJobProgress(func(p delayq.Progress) {
+						mu.Lock()
+						defer mu.Unlock()
+						told = append(told, p.Text)
+					}))
+					waiter <- err
+				}()
+				b.Pass(500 * time.Millisecond)
+				require.Equal(b, delayq.StateRunning, b.State("a", "1"), "its end waits")
+				require.Equal(b, "the last one", b.Get("a", "1").Progress.Text)
+				w.Set(func() { w.Stalled = []string{queuetest.Digest(verb)} })
+				b.Pass(time.Second)
+				require.Equal(b, delayq.StateRunning, b.State("a", "1"), "it owns its lease")
+				require.Equal(b, "the last one", b.Get("a", "1").Progress.Text, "the old one has arrived")
+				w.Heal()
+				b.Pass(2 * time.Minute)
+				require.NotEqual(b, delayq.StateRunning, b.State("a", "1"))
+				require.Equal(b, "the last one", b.Get("a", "1").Progress.Text)
+				require.EqualValues(b, 2, b.Get("a", "1").Progress.Done)
+				require.Error(b, <-waiter)
+				mu.Lock()
+				defer mu.Unlock()
+				require.Equal(b, []string{"the last one"}, told)
+			})
+		})
+	}
+}
+
+// Redis is away when a run ends: its last progress arrives before its outcome.
+func TestLastProgressWhileRedisIsAway(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		w := queuetest.NewWire(b.Redis)
+		b.ServeOn(w, "a", func(_ context.Context, job *delayq.Job) error {
+			require.NoError(b, job.Progress(1, 2, "the first"))
+			time.Sleep(100 * time.Millisecond)
+			w.Cut()
+			require.NoError(b, job.Progress(2, 2, "the last"))
+			return queuetest.ErrTest
+		}, delayq.Lease(time.Minute))
+		b.Enqueue("a", "1", delayq.Backoff(time.Hour, time.Hour))
+		b.Pass(10 * time.Second)
+		require.Equal(b, "the first", b.Get("a", "1").Progress.Text)
+		w.Mend()
+		b.Pass(10 * time.Second)
+		info := b.Get("a", "1")
+		require.Equal(b, delayq.StateScheduled, info.State)
+		require.Equal(b, "the last", info.Progress.Text)
+	})
+}
+
 // What is no progress is refused, and changes nothing.
 func TestProgressOutOfBounds(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {

@@ -343,6 +343,68 @@ func TestSavedResultThatCannotBeDecoded(t *testing.T) {
 	})
 }
 
+// What is damaged in the note of a job never makes a run repeat a step. Names survive damaged
+// progress. If the names or a result cannot be read, the job is buried with an error that says so.
+// Check finds the damage, and Repair removes damaged progress.
+func TestStepsOfADamagedNote(t *testing.T) {
+	for name, c := range map[string]struct {
+		note     func(note string) string
+		err      string // of the next run; empty: none
+		found    delayq.FindingKind
+		repaired bool
+	}{
+		"progress": {func(note string) string { return note + " 1 x 3 4 5 half" }, "", delayq.FindingUnreadable, true},
+		"names": {
+			func(note string) string { return note[:8] + "9" + note[9:] },
+			"Redis has a damaged note of the job, and which steps are over cannot be read", delayq.FindingUnreadable, false,
+		},
+		"a name":   {func(note string) string { return note[:10] + "x" + note[11:] }, "Redis has a damaged note of the job", delayq.FindingUnreadable, false},
+		"a result": {func(note string) string { return note }, "the step is over, but Redis has lost its result", "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			queuetest.InBubble(t, func(b *queuetest.Bubble) {
+				var log stepLog
+				b.Serve("a", func(ctx context.Context, job *delayq.Job) error {
+					if err := log.all(b, ctx, job, "one"); err != nil || job.Attempt > 1 {
+						return err
+					}
+					return queuetest.ErrTest
+				})
+				job := b.Enqueue("a", "1", delayq.Backoff(time.Hour, time.Hour))
+				b.Pass(time.Second)
+				note := b.RDB.HGet(b.Context(), notesKey("a"), "p1").Val()
+				require.NoError(b, b.RDB.HSet(b.Context(), notesKey("a"), "p1", c.note(note)).Err())
+				if name == "a result" {
+					require.NoError(b, b.RDB.HDel(b.Context(), notesKey("a"), fmt.Sprintf("s1:1%sone", job.Nonce())).Err())
+				}
+				for range 2 {
+					report, err := b.Client.Repair(b.Context(), "a")
+					require.NoError(b, err)
+					if c.found == "" {
+						require.Empty(b, report.Findings)
+						break
+					}
+					require.Len(b, report.Findings, 1)
+					require.Equal(b, c.found, report.Findings[0].Kind)
+					require.Equal(b, "1", report.Findings[0].ID)
+					if require.Equal(b, c.repaired, report.Findings[0].Repaired); c.repaired {
+						break
+					}
+				}
+				b.Pass(3 * time.Hour)
+				require.Equal(b, map[string]int{"1/one": 1}, log.runs())
+				if c.err == "" {
+					require.Empty(b, b.State("a", "1"))
+					return
+				}
+				info := b.Get("a", "1")
+				require.Equal(b, delayq.StateDead, info.State)
+				require.Contains(b, info.Errors[1].Message, `step "one" topic "a" job "1": `+c.err)
+			})
+		})
+	}
+}
+
 // Steps that are refused: those that can be known before are refused before their functions run.
 func TestStepsOutOfBounds(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {
@@ -695,19 +757,16 @@ func TestStepsShareCalls(t *testing.T) {
 func TestStepsOfABatch(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {
 		var log stepLog
-		runs := 0
 		queuetest.ServeMany(b.T, b.RDB, queuetest.Prefix, func(s *delayq.Server) {
 			require.NoError(b, s.HandleBatch("a", func(ctx context.Context, jobs []*delayq.Job) error {
-				runs++
 				for _, job := range jobs {
 					if err := log.all(b, job.Context(), job, "one"); err != nil {
 						return err
 					}
 					require.NoError(b, job.Progress(1, 2, "of "+job.ID))
-				}
-				if runs == 1 {
-					jobs[0].Fail(queuetest.ErrTest)
-					return nil
+					if job.ID == "0" && job.Attempt == 1 {
+						job.Fail(queuetest.ErrTest)
+					}
 				}
 				return nil
 			}))

@@ -3,6 +3,7 @@ package run
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -14,15 +15,19 @@ import (
 var (
 	ErrReturned  = errors.New("the handler has returned")
 	ErrManySteps = errors.New("the job has " + strconv.Itoa(record.MaxSteps) + " steps, and no more are allowed")
+	ErrDamaged   = errors.New("Redis has a damaged note of the job, and which steps are over cannot be read")
+	ErrNoResult  = errors.New("the step is over, but Redis has lost its result")
 )
 
 // Noted is what a run says of its job: how far it has come, and which of its steps are over. Copies
 // of the job share it. The zero value belongs to no server, and remembers all.
 type Noted struct {
-	run *Run
-	to  Noter
+	run  *Run
+	to   Noter
+	mark int64 // names the run among those of the job
 
 	mu     sync.Mutex
+	said   int64         // reports
 	over   bool          // the handler has returned
 	report string        // that Redis is not known to have, as the note script reads it; empty: none
 	queued bool          // the Noter knows of it
@@ -54,7 +59,7 @@ type Noter interface {
 }
 
 // of makes it that of a run.
-func (n *Noted) of(r *Run, to Noter) { n.run, n.to = r, to }
+func (n *Noted) of(r *Run, to Noter) { n.run, n.to, n.mark = r, to, r.Lease.Load() }
 
 // Report notes how far the run has come. It returns false if that is too late.
 func (n *Noted) Report(done, total int64, text string) bool {
@@ -63,7 +68,8 @@ func (n *Noted) Report(done, total int64, text string) bool {
 		n.mu.Unlock()
 		return false
 	}
-	n.report = strconv.FormatInt(done, 10) + " " + strconv.FormatInt(total, 10) + " " + text
+	n.said++
+	n.report = record.NoteReport(done, total, n.mark, n.said, text)
 	tells := n.to != nil && !n.queued
 	n.queued = n.queued || tells
 	n.mu.Unlock()
@@ -113,13 +119,11 @@ func (n *Noted) End() {
 	n.over = true
 }
 
-// Last returns the report that Redis is not known to have after the end of the handler, and removes
-// it.
+// Last returns the report that Redis is not known to have, also after the end of the handler.
 func (n *Noted) Last() (report string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	report, n.report = n.report, ""
-	return report
+	return n.report
 }
 
 // ended returns a channel that is closed when the job no longer belongs to the run, or must not go
@@ -243,8 +247,11 @@ func (n *Noted) recall(ctx context.Context, name string) (result string, saved b
 		for _, one := range names {
 			n.steps[one] = &made{}
 		}
-	} else if _, there := results[name]; !there { // it is not saved after all
-		delete(n.steps, name)
+	} else if _, there := results[name]; !there {
+		if slices.Contains(names, name) {
+			return "", false, ErrNoResult
+		}
+		delete(n.steps, name) // it is not saved after all
 	}
 	for one, result := range results {
 		n.keepLocked(one, result)

@@ -115,7 +115,10 @@ func (t *Topic) Recall(ctx context.Context, r *run.Run, some ...string) ([]strin
 	if err != nil {
 		return nil, nil, cmp.Or(context.Cause(&r.Ctx), context.Cause(ctx), err)
 	}
-	note, _ := record.DecodeNote(reply.Text(2), r.Nonce)
+	note, damage, _ := record.DecodeNote(reply.Text(2), r.Nonce)
+	if damage.Steps { // to take a step for a new one would repeat it
+		return nil, nil, run.ErrDamaged
+	}
 	names := some
 	if len(some) == 0 {
 		names = note.Steps
@@ -293,6 +296,8 @@ func (t *Topic) sendNotes(ctx context.Context, rows []noteRow) error {
 			t.requeueLocked(row) // unless there is no newer one
 		case letters[i] == script.LetterFull:
 			row.save.ended <- run.ErrManySteps
+		case letters[i] == script.LetterDamaged:
+			row.save.ended <- run.ErrDamaged
 		default:
 			row.save.ended <- nil
 		}
@@ -349,21 +354,46 @@ func (t *Topic) resolveNotes(ctx context.Context, doubted []noteRow) (err error)
 var errUnnoted = errors.New("a lease is in doubt")
 
 // noteLast tells Redis the last reports of runs that are over, before the call that releases their
-// leases. Jobs that end keep no notes. It tries once: the outcomes do not wait for it.
+// leases. Jobs that end keep no notes. An older report that is still on its way does no harm,
+// because it has a smaller number. A call that fails is made again if that of the outcomes fails
+// too: these do not wait for it.
 func (t *Topic) noteLast(ctx context.Context, list []settle.Row) {
 	if len(list) == 0 || !list[0].Verb.Stays() {
 		return
 	}
-	var rows []noteRow
+	rows := t.lastReports(list)
+	for range 3 { // an extension can come first, and then the lease has another end
+		if len(rows) == 0 {
+			return
+		}
+		letters, err := t.callNotes(ctx, rows)
+		if err != nil {
+			return
+		}
+		var late []settle.Row
+		t.Mu.Lock()
+		for i, row := range rows {
+			switch {
+			case letters[i] != script.LetterLost:
+				row.run.Noted.Arrived(row.report)
+			case row.run.Lost == nil && row.run.Fence.String() != row.fence:
+				late = append(late, settle.Row{Run: row.run})
+			}
+		}
+		t.Mu.Unlock()
+		rows = t.lastReports(late)
+	}
+}
+
+// lastReports returns rows with the reports of runs that Redis is not known to have.
+func (t *Topic) lastReports(list []settle.Row) (rows []noteRow) {
 	t.Mu.Lock()
+	defer t.Mu.Unlock()
 	for i := range list {
 		r := list[i].Run
 		if report := r.Noted.Last(); report != "" {
 			rows = append(rows, noteRow{run: r, fence: r.Fence.String(), report: report})
 		}
 	}
-	t.Mu.Unlock()
-	if len(rows) > 0 {
-		_, _ = t.callNotes(ctx, rows)
-	}
+	return rows
 }

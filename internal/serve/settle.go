@@ -25,7 +25,6 @@ func (t *Topic) settleStep(ctx context.Context, k *settler, least int) loop.Next
 		switch {
 		case len(k.list) > 0:
 			k.number = k.series.Next()
-			t.noteLast(ctx, k.list)
 		case ctx.Err() != nil:
 			return loop.Over
 		case t.unpark(ctx) != nil:
@@ -34,6 +33,7 @@ func (t *Topic) settleStep(ctx context.Context, k *settler, least int) loop.Next
 			return loop.Woken
 		}
 	}
+	t.noteLast(ctx, k.list)
 	doubt := k.doubt
 	k.doubt = true // even if the call ends this goroutine
 	err := t.settle(ctx, k)

@@ -46,12 +46,13 @@ local function endings(said, stored, totals, send)
   -- of.erase deletes the note of a job, and the results that the steps in it have saved.
   of.erase = function(id, note)
     local front = 's' .. #id .. ':' .. id .. string.sub(note, 1, 8)
-    local size, at = string.match(note, '^%d+ %d+ %d+ (%d+):()', 10)
+    local at = string.match(note, '^%d+:()', 9)
     drops[#drops + 1] = 'p' .. id
-    while size and saved > 0 do
-      size, at = string.match(note, '^(%d+):()', at + size)
-      if size then
-        drops[#drops + 1], saved = front .. string.sub(note, at, at + size - 1), saved - 1
+    while at and saved > 0 do
+      local size, start = string.match(note, '^(%d+):()', at)
+      at = size and start + size
+      if at then
+        drops[#drops + 1], saved = front .. string.sub(note, start, at - 1), saved - 1
       end
     end
   end

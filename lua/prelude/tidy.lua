@@ -1,13 +1,13 @@
 
 -- tidy: finds what is left over in notes.
 -- Gives: left_over
--- Expects: now
+-- Expects: now steps_in
 
 -- left_over returns whether a field of notes is left over, and of which job; nothing if it cannot
 -- tell. said is the key notes, stored the key pool. spent is how many bytes of records the call has
 -- read. Beyond 1 MiB, a note counts if its job has a record at all. It also returns how many bytes
 -- it has read. Outcomes and clients that wait are left over after a minute. The result of a step is
--- if the note of its job does not name the step.
+-- if the note of its job does not name the step, and all of its names can be read.
 local function left_over(said, stored, field, value, spent)
   local kind, id = string.sub(field, 1, 1), string.sub(field, 2)
   if kind == 'e' then
@@ -41,7 +41,10 @@ local function left_over(said, stored, field, value, spent)
     id = string.sub(id, start, start + size - 1)
     local note = redis.call('HGET', said, 'p' .. id) or ''
     local known = string.sub(note, 1, 8) == nonce
-      and string.find(note, #name .. ':' .. name, 9, true)
+    if known and not string.find(note, #name .. ':' .. name, 9, true) then
+      local _, stop = steps_in(note)
+      known = not stop
+    end
     return not known, id, #note
   end
 end
