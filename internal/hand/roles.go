@@ -3,10 +3,13 @@ package hand
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
@@ -51,9 +54,28 @@ func roleOf(call redistest.Call) (role, what string) {
 				return inTurn(roles), s.Name
 			}
 		}
+		if s := firstRelease()[fmt.Sprint(call.Cmd.Args()[1])]; s != nil {
+			return inTurn(ScriptRoles[s]), s.Name
+		}
 	}
 	return "", ""
 }
+
+// firstRelease maps the text and the digest of each script of v0.1.0 to the present script.
+var firstRelease = sync.OnceValue(func() map[string]*script.Script {
+	known := make(map[string]*script.Script)
+	for s := range ScriptRoles {
+		text, err := os.ReadFile(redistest.Path("lua/testdata/v0.1.0", s.Name+".lua"))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			panic(err)
+		}
+		known[string(text)], known[redis.NewScript(string(text)).Hash()] = s, s
+	}
+	return known
+})
 
 // aclText is the text of the ACL file.
 var aclText = sync.OnceValue(func() string {

@@ -70,7 +70,7 @@ func MethodRole(call Call) (role, what string) {
 		call.Function = "(*Group).fly"
 	}
 	switch call.Function {
-	case "(*Group).fly": // for callers of single calls
+	case "(*Group).fly", "(*Groups).pay": // for callers of single calls
 		call.Function = ofOperators(call, "Enqueue")
 	case "(*Waits).fly": // for callers of Wait and Call
 		call.Function = "Wait"
