@@ -297,7 +297,7 @@ type noRedis struct{ redis.UniversalClient }
 func (friends) SealEnqueue(ctx context.Context, c *Client, fresh NewJob) (commit.Row, *Job, error) {
 	fresh.Options = slices.Clip(fresh.Options)
 	e := &enqueueing{job: fresh}
-	if err := errors.Join(c.seal(ctx, e), e.opts.guard.outside()); err != nil {
+	if err := errors.Join(c.seal(ctx, e), e.opts.guard.outside("an outbox")); err != nil {
 		return commit.Row{}, nil, script.Place{Call: "enqueue", Topic: e.job.Topic, Job: e.job.ID}.At(err)
 	}
 	return commit.Row{
@@ -309,7 +309,7 @@ func (friends) SealEnqueue(ctx context.Context, c *Client, fresh NewJob) (commit
 // SealCancel returns the row of a [Client.Dequeue].
 func (friends) SealCancel(ctx context.Context, c *Client, topic, id string, opts ...DequeueOption) (commit.Row, error) {
 	how := c.cancelOf(opts)
-	err := errors.Join(c.validate(ctx, topic, id), how.outside())
+	err := errors.Join(c.validate(ctx, topic, id), how.outside("an outbox"))
 	if err == nil {
 		err = ctx.Err()
 	}

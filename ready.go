@@ -329,13 +329,14 @@ func (e *edit) add(u UnchangedOption) {
 	}
 }
 
-// outside returns the complaints about the options of an edit in an outbox, which is sent later.
-func (e *edit) outside() error {
+// outside returns the complaints about the options of an edit that is sent later, by an outbox or
+// another one.
+func (e *edit) outside(who string) error {
 	if e == nil {
 		return nil
 	}
 	if e.guarded {
-		e.errs = append(e.errs, errors.New("IfUnchanged: an outbox does not know what a job will be like; call the client"))
+		e.errs = append(e.errs, fmt.Errorf("IfUnchanged: %s does not know what a job will be like; call the client", who))
 	}
 	return invalid(e.errs)
 }

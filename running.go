@@ -289,8 +289,8 @@ type handing struct {
 //
 // By default the job replaces a dead job with its ID, as with [ReplaceDead]. [Replace], [Latest],
 // [Debounce] and [UniqueFor] have their effects when it is enqueued. If it cannot be enqueued, for
-// example because an unfinished job has its ID, it is dropped: the server logs a warning and counts
-// it as undelivered. The options of the client and its hooks do not apply.
+// example because an unfinished job has its ID, it is dropped: the server counts it as undelivered,
+// and logs a warning at most once a minute. The options of the client and its hooks do not apply.
 //
 // A run can hand over 1,000 jobs, with 1 MiB together. Then returns [ErrInvalid], and nothing is
 // handed over, for a larger number, for invalid arguments, after the handler has returned, and
@@ -324,7 +324,7 @@ func (j *Job) handOver(fresh NewJob) error {
 	}
 	fresh.Options = append([]JobOption{ReplaceDead()}, fresh.Options...)
 	e := &enqueueing{job: fresh}
-	if err := errors.Join(j.hands.sealer.seal(j.hands.ctx, e), e.opts.guard.outside()); err != nil {
+	if err := errors.Join(j.hands.sealer.seal(j.hands.ctx, e), e.opts.guard.outside("Then")); err != nil {
 		return err
 	}
 	parcel := commit.Parcel{From: j.ID, Row: commit.Row{

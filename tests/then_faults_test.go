@@ -108,7 +108,7 @@ func TestThenIsRefused(t *testing.T) {
 		b.Enqueue("a", "1")
 		synctest.Wait()
 		require.Equal(b, int64(2), b.Counter("a", delayq.CounterUndelivered))
-		require.Len(b, log.With("job not handed over", "target=b"), 2)
+		require.Len(b, log.With("jobs not handed over", "count=2", "target=b"), 1)
 		require.Equal(b, "3", string(b.Get("b", "there").Payload))
 		require.Equal(b, delayq.StateReady, b.State("b", "dead"))
 		require.Equal(b, delayq.StateReady, b.State("b", "new"))
@@ -116,6 +116,32 @@ func TestThenIsRefused(t *testing.T) {
 		require.NoError(b, err)
 		require.Equal(b, int64(2), n)
 		noParcels(b)
+	})
+}
+
+// Many refused jobs make one line a minute, and the last ones are told when the server stops.
+func TestThenIsRefusedOften(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		b.Enqueue("b", "there", delayq.ProcessIn(time.Hour))
+		var log queuetest.Logbook
+		s := b.Serve("a", func(_ context.Context, job *delayq.Job) error {
+			return job.Then("b", "there", nil)
+		}, log.To())
+		for i := range 300 {
+			b.Enqueue("a", strconv.Itoa(i), delayq.ProcessIn(time.Duration(i)*time.Second+time.Duration(min(i, 1))*10*time.Millisecond))
+		}
+		b.Pass(150 * time.Second)
+		require.Len(b, log.With("jobs not handed over"), 3)
+		require.Len(b, log.With("jobs not handed over", "count=60"), 1)
+		b.Pass(4 * time.Minute)
+		require.Len(b, log.With("jobs not handed over"), 6, "the last minute is told without another one")
+		b.Enqueue("a", "x")
+		b.Enqueue("a", "y", delayq.ProcessIn(time.Second))
+		b.Pass(2 * time.Second)
+		require.Len(b, log.With("jobs not handed over", "count=1"), 2)
+		require.NoError(b, s.Stop())
+		require.Len(b, log.With("jobs not handed over", "job=y"), 1)
+		require.Equal(b, int64(302), b.Counter("a", delayq.CounterUndelivered))
 	})
 }
 

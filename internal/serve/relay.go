@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"regexp"
 	"strconv"
@@ -51,6 +52,46 @@ type relaying struct {
 	aside  map[string]*stuckTarget
 	slow   loop.Pace
 	look   lookout
+
+	refusals refusals
+}
+
+// refusals are the parcels that targets have refused since the last line of the log. One line a
+// minute tells how many they are, and about the last one.
+type refusals struct {
+	mu     sync.Mutex // plans of several targets are delivered at the same time
+	count  int
+	last   Undelivered
+	warned time.Time // the last line
+}
+
+// refusalsEvery is the least time between two lines about refused parcels.
+const refusalsEvery = time.Minute
+
+func (r *refusals) add(list []Undelivered) {
+	if len(list) == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.count += len(list)
+	r.last = list[len(list)-1]
+}
+
+// warn writes a line if one is due, or at the end of the loop. It returns when the next one is due;
+// zero: all are told.
+func (r *refusals) warn(log *slog.Logger, end bool) (next time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.count == 0 {
+		return time.Time{}
+	}
+	if due := r.warned.Add(refusalsEvery); !end && time.Now().Before(due) {
+		return due
+	}
+	log.Warn("jobs not handed over", "count", r.count, "job", r.last.From, "target", r.last.Topic, "id", r.last.ID, "err", r.last.Reason)
+	r.count, r.warned = 0, time.Now()
+	return time.Time{}
 }
 
 // A stuckTarget is one that has failed.
@@ -63,10 +104,12 @@ type stuckTarget struct {
 // over, and when promote has found parcels, which another server may have left.
 func (t *Topic) relayStep(ctx context.Context) loop.Next {
 	if ctx.Err() != nil {
+		t.Loops.relaying.refusals.warn(t.trouble.log, true)
 		return loop.Over
 	}
 	asked := t.Loops.relaying.look.take()
 	busy, next, err := t.relay(ctx)
+	line := t.Loops.relaying.refusals.warn(t.trouble.log, false)
 	switch {
 	case err != nil:
 		t.Loops.relaying.look.keep(asked)
@@ -78,6 +121,9 @@ func (t *Topic) relayStep(ctx context.Context) loop.Next {
 	}
 	t.Loops.relaying.slow.Reset()
 	answer(asked, sight{})
+	if next.IsZero() || !line.IsZero() && line.Before(next) {
+		next = line
+	}
 	if next.IsZero() {
 		return loop.Woken
 	}
@@ -211,7 +257,7 @@ func (t *Topic) deliver(ctx context.Context, target string) (more bool, err erro
 		switch {
 		case errors.Is(failed, commit.ErrPassed):
 			// This relay is late, or the topic or its target was restored from a copy.
-			passed, floor, err = tag, passedAt(failed), failed
+			passed, floor = tag, passedAt(failed)
 			continue
 		case failed != nil:
 			return false, failed
@@ -232,10 +278,8 @@ func (t *Topic) parcelDone(ctx context.Context, target, number, tag string, refu
 	if err != nil {
 		return false, err
 	}
-	for _, u := range refused {
-		if r.Number(2) > 0 { // else another server has ended the plan
-			t.trouble.log.Warn("job not handed over", "job", u.From, "target", target, "id", u.ID, "err", u.Reason)
-		}
+	if r.Number(2) > 0 { // else another server has ended the plan
+		t.Loops.relaying.refusals.add(refused)
 	}
 	return r.Number(3) > 0, nil
 }
