@@ -37,6 +37,8 @@
 //	I27 batch        a batch of a topic that gathers by key has the jobs of one key
 //	I28 steps        no run that begins after a step was saved makes it again; the key of a step
 //	                 is the same in all runs, and its result is that of the job
+//	I29 told         who waits for a job is told how it has ended, with its own result, and not
+//	                 much later
 package check
 
 import (
@@ -99,6 +101,7 @@ type Report struct {
 	LostInFailover             int
 	Slots                      Slots
 	Limited                    Limited
+	Told                       int             // of those who waited for a job
 	Steps, StepsKnown          int             // of jobs: saved, and found saved by a later run
 	Late                       []time.Duration // start − due of first runs that no fault touched, sorted
 }
@@ -159,6 +162,9 @@ func (r *Report) String() string {
 		fmt.Fprintf(&b, "; limits: %d samples, %d together at most, %d timed starts, holds %d by handlers, %d of keys by calls, damages %d, in order %d",
 			l.Samples, l.Together, l.Starts, l.Holds, l.KeyHolds, l.Damages, l.Ordered)
 	}
+	if r.Told > 0 {
+		fmt.Fprintf(&b, "; told %d", r.Told)
+	}
 	if r.Steps > 0 {
 		fmt.Fprintf(&b, "; steps %d, not repeated %d", r.Steps, r.StepsKnown)
 	}
@@ -172,7 +178,7 @@ func (r *Report) String() string {
 		{"I1", "lost"}, {"I2", "unexpected"}, {"I3", "early"}, {"I5", "unexplained"}, {"I6", "overlap"}, {"I7", "fencing"}, {"I8", "cancel"},
 		{"I10", "attempts"}, {"I11", "left"}, {"I12", "census"}, {"I16", "errors"},
 		{"I17", "slots"}, {"I18", "silence"}, {"I19", "books"}, {"I20", "policy"}, {"I21", "pruned"}, {"I22", "paused"},
-		{"I23", "running"}, {"I24", "rate"}, {"I25", "held"}, {"I26", "order"}, {"I27", "mixed"}, {"I28", "steps"},
+		{"I23", "running"}, {"I24", "rate"}, {"I25", "held"}, {"I26", "order"}, {"I27", "mixed"}, {"I28", "steps"}, {"I29", "told"},
 	} {
 		fmt.Fprintf(&b, "; %s %d", rule[1], r.Count(rule[0]))
 	}
@@ -215,15 +221,16 @@ type job struct {
 	retries     int
 	expires     bool
 	sum         string
-	runs        []*run // in the order of their leases: a process that stood still may begin later than it took the job
-	moves       []call // reschedulings that were carried out
-	ended       []call // what ended it early: a cancel or the replacement by another
-	unknown     bool   // a later call with unknown outcome may have ended it
-	heirs       []*job // what its runs have enqueued by Again
-	from        *run   // of an heir: the run that enqueued it
-	gaveWay     []call // enqueueings that only a dead job gives way to
-	expired     int64  // when it was dropped unrun, Unix ms; 0: it was not, as far as is known
-	buriedUnrun int64  // when it was buried because its last run was cut off, monotonic; 0: it was not
+	runs        []*run     // in the order of their leases: a process that stood still may begin later than it took the job
+	moves       []call     // reschedulings that were carried out
+	ended       []call     // what ended it early: a cancel or the replacement by another
+	unknown     bool       // a later call with unknown outcome may have ended it
+	heirs       []*job     // what its runs have enqueued by Again
+	from        *run       // of an heir: the run that enqueued it
+	gaveWay     []call     // enqueueings that only a dead job gives way to
+	expired     int64      // when it was dropped unrun, Unix ms; 0: it was not, as far as is known
+	told        *rig.Event // what somebody was told who waited for its end; nil: nobody has
+	buriedUnrun int64      // when it was buried because its last run was cut off, monotonic; 0: it was not
 
 	schedule  *schedule // nil: somebody has enqueued it
 	slot      int64     // Unix ms; of a triggered one the time

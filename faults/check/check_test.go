@@ -73,6 +73,11 @@ func (s *story) step(ms int64, proc string, attempt int, kind, key string) *stor
 	})
 }
 
+// told is what somebody is told who waits for the job.
+func (s *story) told(ms int64, result, nonce string, late int64) *story {
+	return s.at(ms, rig.Event{Op: rig.OpTold, ID: "j", Inc: 1, Result: result, Sum: nonce, Delay: late})
+}
+
 // good is a job that fails once and then ends well.
 func good() *story {
 	s := &story{}
@@ -108,6 +113,8 @@ func TestCheckAcceptsWhatIsRight(t *testing.T) {
 			start(5, "a", 1, 1).fault(10, "stop", "a").start(1100, "b", 1, 2).
 			step(1101, "b", 2, rig.Invoke, "k").step(1102, "b", 2, rig.OK, "k").end(1103, "b", 1, 2, "ok", "acked").
 			step(3000, "a", 1, rig.Invoke, "k").end(3001, "a", 1, 1, "ok", "lease_lost"),
+		"a result in time":                      good().told(2120, rig.ToldDone, "n", 5),
+		"a result that came late after a fault": good().fault(2110, "cut", "enqueuers").told(20_000, rig.ToldDone, "n", 17_885),
 		"an unknown enqueueing that ran": (&story{}).call(0, rig.OpEnqueue, 1, 0, rig.Info, "").
 			start(5, "a", 1, 1).end(6, "a", 1, 1, "ok", "acked"),
 		"an unknown enqueueing that did not": (&story{}).call(0, rig.OpEnqueue, 1, 0, "", ""),
@@ -159,6 +166,11 @@ func TestCheckFindsPlantedFaults(t *testing.T) {
 		"a saved step is made again":           {stepped().step(2112, "b", 2, rig.Invoke, "k"), "I28"},
 		"a step is made twice in a run":        {stepped().step(8, "a", 1, rig.Invoke, "k"), "I28"},
 		"a step has another key":               {good().step(106, "a", 1, rig.Invoke, "k").step(2112, "b", 2, rig.Invoke, "other"), "I28"},
+		"a result is told late":                {good().told(20_000, rig.ToldDone, "n", 17_885), "I29"},
+		"a result is that of another job":      {good().told(2120, rig.ToldDone, "other", 5), "I29"},
+		"a done job is told to be dead":        {good().told(2120, "dead", "", 5), "I29"},
+		"an end is not told":                   {good().told(20_000, rig.ToldNothing, "", 0), "I29"},
+		"an end is said to be unknown":         {good().told(2120, rig.ToldUnknown, "", 0), "I29"},
 		"a refused job runs":                   {(&story{}).call(0, rig.OpEnqueue, 1, 0, rig.Fail, "redis").start(5, "a", 1, 1).end(6, "a", 1, 1, "ok", "acked"), "I16"},
 		"an error of an undocumented kind":     {good().call(3000, rig.OpCancel, 1, 0, rig.Fail, ""), "I16"},
 		"first attempt begins with the second": {enqueued(0).start(5, "a", 1, 2).end(6, "a", 1, 2, "ok", "acked"), "I10"},

@@ -113,6 +113,10 @@ func (c *checker) gather(events []rig.Event) {
 			}
 		case rig.OpStep:
 			c.step(e, runs[key])
+		case rig.OpTold:
+			if j := c.find(at, e); j != nil {
+				j.told = &e
+			}
 		case rig.OpMixed:
 			c.Violations = append(c.Violations, Violation{"I27", e.Topic, e.ID, e.Inc, e.Err})
 		case rig.OpLost:

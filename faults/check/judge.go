@@ -32,6 +32,9 @@ func (c *checker) judge(j *job) {
 	c.attempts(j)
 	c.gaveWay(j)
 	c.heirs(j)
+	if j.told != nil {
+		c.told(j, *j.told)
+	}
 	for _, r := range j.runs {
 		c.whileHeld(j, r)
 		c.whileKeyHeld(j, r)

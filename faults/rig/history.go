@@ -76,6 +76,7 @@ const (
 	OpSettled    = "settled" // a hook says what became of a run; Result is the outcome
 	OpPruned     = "pruned"  // a hook says that so many dead jobs were removed
 	OpStep       = "step"    // Count is the number of a step of a job: Invoke when it begins, OK when it is saved; Result is StepKnown if an earlier run has saved it. Sum is its key; Err says what is wrong with its result
+	OpTold       = "told"    // who waited for a job is told of its end: Result is how, Sum its output, Delay how long after the end
 	OpMixed      = "mixed"   // a job in a batch of another key, of a topic that gathers by key
 	OpSample     = "sample"  // Count jobs of a topic have leases in Redis
 	OpFault      = "fault"   // a fault begins; Result is its kind, ID the process it hits, if it is one, or of Damage what it changes

@@ -132,6 +132,10 @@ func (s *Soak) Run(ctx context.Context) (report *check.Report, err error) {
 		})
 	}
 	loading.Go(func() { s.checks(load) })
+	var callErrs [2]error
+	for i := range callErrs {
+		loading.Go(func() { callErrs[i] = s.call(load, uint64(i)) }) //nolint:gosec // small
+	}
 	var leaveErr error
 	loading.Go(func() { leaveErr = s.leave(load) })
 	var holdErrs [4]error
@@ -155,7 +159,7 @@ func (s *Soak) Run(ctx context.Context) (report *check.Report, err error) {
 	}
 	nemesisErr := s.nemesis(load)
 	loading.Wait()
-	if err := errors.Join(nemesisErr, leaveErr, err, ctx.Err(), errors.Join(holdErrs[:]...), errors.Join(keyErrs...), errors.Join(loadErrs[:4]...)); err != nil {
+	if err := errors.Join(nemesisErr, leaveErr, err, ctx.Err(), errors.Join(holdErrs[:]...), errors.Join(keyErrs...), errors.Join(loadErrs[:4]...), errors.Join(callErrs[:]...)); err != nil {
 		return nil, err
 	}
 	alive, err := s.alive(ctx)

@@ -42,7 +42,8 @@ func TestSoakShortly(t *testing.T) {
 	require.NotZero(t, report.Limited.Holds)
 	require.NotZero(t, report.Limited.KeyHolds)
 	require.NotZero(t, report.Limited.Ordered)
-	require.Greater(t, report.Steps, 100)
+	require.NotZero(t, report.Told)
+	require.NotZero(t, report.Steps)
 	require.NotZero(t, report.StepsKnown)
 }
 
