@@ -169,6 +169,7 @@ func TestCheckFindsPlantedFaults(t *testing.T) {
 		"a result is told late":                {good().told(20_000, rig.ToldDone, "n", 17_885), "I29"},
 		"a result is that of another job":      {good().told(2120, rig.ToldDone, "other", 5), "I29"},
 		"a done job is told to be dead":        {good().told(2120, "dead", "", 5), "I29"},
+		"a done job is told to be cancelled":   {good().told(2120, rig.ToldOther, "", 0), "I29"},
 		"an end is not told":                   {good().told(20_000, rig.ToldNothing, "", 0), "I29"},
 		"an end is said to be unknown":         {good().told(2120, rig.ToldUnknown, "", 0), "I29"},
 		"a refused job runs":                   {(&story{}).call(0, rig.OpEnqueue, 1, 0, rig.Fail, "redis").start(5, "a", 1, 1).end(6, "a", 1, 1, "ok", "acked"), "I16"},

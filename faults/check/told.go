@@ -36,6 +36,10 @@ func (c *checker) told(j *job, e rig.Event) {
 		if last != nil && last.settled.Result == "acked" {
 			c.bad("I29", j, "is done, and who waited was told that it is dead")
 		}
+	case rig.ToldOther:
+		if len(j.ended) == 0 && !j.unknown && !j.expires {
+			c.bad("I29", j, "was left alone, and who waited was told: %s", e.Err)
+		}
 	case rig.ToldNothing:
 		if last != nil && late((e.Mono-last.settled.Mono)/int64(time.Millisecond)) {
 			c.bad("I29", j, "has ended, and who waited was not told within %v", latest)

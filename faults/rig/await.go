@@ -13,6 +13,7 @@ const (
 	ToldDone    = "done"
 	ToldUnknown = "unknown"
 	ToldNothing = "nothing" // the end of their context came first
+	ToldOther   = "other"   // the job was cancelled or replaced, or has expired
 )
 
 // Await enqueues a task and waits for its end. It notes the call as one that enqueues, and what it
@@ -39,6 +40,8 @@ func (c *Client) Await(ctx context.Context, t *Task) error {
 		case errors.Is(err, delayq.ErrUnknownOutcome):
 			told.Result, told.Err = ToldUnknown, err.Error()
 			return "", err
+		case errors.Is(err, delayq.ErrCancelled), errors.Is(err, delayq.ErrReplaced), errors.Is(err, delayq.ErrExpired):
+			told.Result, told.Err = ToldOther, err.Error()
 		default:
 			told.Result = documented(err)
 			failed = err

@@ -104,38 +104,6 @@ func loseLimits(ctx context.Context, s *Soak, rdb *redis.Client) (err error) {
 	return err
 }
 
-// TestSoakFindsWhatIsLost is the negative control: in the middle, twenty jobs that wait are deleted
-// behind the queue's back.
-func TestSoakFindsWhatIsLost(t *testing.T) {
-	redistest.Need(t)
-	deleted := map[string]bool{}
-	s := &Soak{Seed: 2, Dir: t.TempDir(), For: 6 * time.Second, Log: io.Discard}
-	s.Sabotage = func(ctx context.Context, rdb *redis.Client) (err error) {
-		for i := 0; i < 1000 && len(deleted) < 20; i++ {
-			task := &rig.Task{Topic: "a", ID: fmt.Sprint("lost-", i), Steps: []string{"ok"}, Retries: -1, Delay: 20 * time.Second}
-			if err = s.put(ctx, []*rig.Task{task}); err == nil {
-				var n int64
-				if n, err = rdb.HDel(ctx, prefix+":{a}:pool", task.ID).Result(); n == 1 {
-					deleted[task.ID] = true
-				}
-			}
-			if err != nil {
-				wait(ctx, 10*time.Millisecond) // Redis is away at the moment
-			}
-		}
-		return err
-	}
-	report, err := s.Run(t.Context())
-	require.NoError(t, err)
-	require.Len(t, deleted, 20)
-	for _, v := range report.Violations {
-		if v.Rule == "I1" || v.Rule == "I8" || v.Rule == "I12" {
-			delete(deleted, v.ID)
-		}
-	}
-	require.Empty(t, deleted, "not found: %v", report.Violations)
-}
-
 // TestSoakFindsALostSlot is the negative control of schedules: from the middle on, they are set to
 // later slots behind the queue's back, again and again, because calls set some of them anew.
 func TestSoakFindsALostSlot(t *testing.T) {
