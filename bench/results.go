@@ -19,10 +19,17 @@ const callPatience = 10 * time.Minute
 // handling runs a server whose handler gets jobs, and not only their payloads.
 // The function it returns stops it.
 func (p *delayqPeer) handling(ctx context.Context, concurrency int, handle delayq.HandlerFunc) (stop func() error) {
+	return p.serving(ctx, concurrency, map[string]delayq.HandlerFunc{topic: handle})
+}
+
+// serving is handling with a handler for each of some topics.
+func (p *delayqPeer) serving(ctx context.Context, concurrency int, handlers map[string]delayq.HandlerFunc) (stop func() error) {
 	ctx, cancel := context.WithCancel(ctx)
 	rdb := p.store.serverClient(0)
 	server := delayq.NewServer(rdb, delayqPrefix, delayq.Logger(quiet()))
-	server.HandlerFunc(topic, handle, delayq.Concurrency(concurrency))
+	for topic, handle := range handlers {
+		server.HandlerFunc(topic, handle, delayq.Concurrency(concurrency))
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- errors.Join(server.Run(ctx), rdb.Close()) }()
 	return func() error {
