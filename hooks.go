@@ -28,7 +28,7 @@ import (
 // Redis, so they must be fast and safe for concurrent use. A hook that panics is reported to the
 // [Logger] and otherwise ignored. A hook that calls [runtime.Goexit] ends only itself, with two
 // exceptions. In Run and Started it ends the run, which counts as a failure. In the hooks of a
-// Client other than Script it ends the caller's goroutine.
+// Client other than Script, and in Enqueue, it ends the caller's goroutine.
 type Hook any
 
 // CallHook is called around every call of a [Client], for example to trace it. The context that it
@@ -42,7 +42,8 @@ type CallHook interface {
 }
 
 // EnqueueHook is called before a job is stored. It can add headers by appending options to job. It
-// is not called for jobs of schedules and of [Again], because no client enqueues those.
+// is not called for jobs of schedules and of [Again], because no client enqueues those. A Server
+// calls it for the jobs of [Job.Then], in the handler's goroutine and with its context.
 type EnqueueHook interface {
 	Enqueue(ctx context.Context, job *NewJob)
 }
@@ -335,7 +336,7 @@ func (k *hookKind) want() string {
 // hookKinds lists the hook interfaces.
 var hookKinds = []hookKind{
 	{clientSide, CallHook.Call, func(h *hooks, x Hook) { h.call = append(h.call, x.(CallHook)) }},
-	{clientSide, EnqueueHook.Enqueue, func(h *hooks, x Hook) { h.enqueue = append(h.enqueue, x.(EnqueueHook)) }},
+	{clientSide | serverSide, EnqueueHook.Enqueue, func(h *hooks, x Hook) { h.enqueue = append(h.enqueue, x.(EnqueueHook)) }},
 	{clientSide, EnqueuedHook.Enqueued, func(h *hooks, x Hook) { h.enqueued = append(h.enqueued, x.(EnqueuedHook)) }},
 	{clientSide, DequeuedHook.Dequeued, func(h *hooks, x Hook) { h.dequeued = append(h.dequeued, x.(DequeuedHook)) }},
 	{clientSide | serverSide | inspectorSide, ScriptHook.Script, func(h *hooks, x Hook) { h.script = append(h.script, x.(ScriptHook)) }},

@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/delayq/delayq/internal/commit"
+	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
@@ -348,7 +349,10 @@ func (s *Server) sealer() *Client {
 	if s == nil {
 		return nil
 	}
-	return sealer(s.o.prefix)
+	c := sealer(s.o.prefix)
+	c.o.hooks.enqueue = s.o.hooks.enqueue
+	c.o.hooks.trouble = func(why *contain.Crash) { s.o.hooks.report(why) }
+	return c
 }
 
 // newCarrier returns the client that delivers what runs hand over, by connections of the server.

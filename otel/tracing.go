@@ -35,6 +35,9 @@ import (
 // is snoozed, cancelled, replaced or put back has none. A job that expires, or is buried without a
 // run, gets a span without a duration.
 //
+// A job that a run hands over ([delayq.Job.Then]) has the span of that run as its creation context.
+// The span of its own run relates to it as to that of an Enqueue. The hand-over has no span.
+//
 // The server's own calls, such as take, extend and promote, have no spans.
 type Tracing struct {
 	o      tracingOptions
@@ -151,15 +154,18 @@ func (t *Tracing) returned(c *call, event delayq.CallEvent, r delayq.CallResult)
 	}
 }
 
-// Enqueue puts the creation context into the headers of a job. It is the [delayq.EnqueueHook].
+// Enqueue puts the creation context into the headers of a job. It is the [delayq.EnqueueHook]. That
+// of a job which a run hands over is the span of the run.
 func (t *Tracing) Enqueue(ctx context.Context, job *delayq.NewJob) {
 	c, _ := ctx.Value(callKey{}).(*call)
-	if c == nil {
-		return
-	}
-	headers := c.headers
-	if c.creates {
+	var headers map[string]string
+	switch {
+	case c == nil:
+		headers = t.headers(ctx)
+	case c.creates:
 		headers = t.create(c, job)
+	default:
+		headers = c.headers
 	}
 	if len(headers) > 0 {
 		job.Options = append(job.Options, delayq.OptionalHeaders(headers))

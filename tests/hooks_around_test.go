@@ -523,3 +523,34 @@ func TestTypedTopicOfAWrappedClient(t *testing.T) {
 	_, err = topic.Enqueue(ctx, (*delayq.Client)(nil), "x", 1)
 	require.ErrorContains(t, err, "nil Client")
 }
+
+// heading is an EnqueueHook that adds a header, and panics at jobs of one topic.
+type heading struct{}
+
+type headingKey struct{}
+
+func (heading) Enqueue(ctx context.Context, job *delayq.NewJob) {
+	job.Options = append(job.Options, delayq.Header("by", fmt.Sprint(ctx.Value(headingKey{}))))
+	if job.Topic == "broken" {
+		panic("oh no")
+	}
+}
+
+func (heading) Run(ctx context.Context, event delayq.RunEvent) (context.Context, func(delayq.RunEvent)) {
+	return context.WithValue(ctx, headingKey{}, "the run of "+event.ID), nil
+}
+
+// The EnqueueHook of a server gets the jobs that its runs hand over, with the context of the run.
+func TestEnqueueHookOfAServer(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		var log queuetest.Logbook
+		b.Serve("a", func(_ context.Context, job *delayq.Job) error {
+			return errors.Join(job.Then("next", job.ID, nil), job.Then("broken", job.ID, nil))
+		}, delayq.Hooks(heading{}), log.To())
+		b.Enqueue("a", "1")
+		b.Pass(time.Second)
+		require.Equal(b, map[string]string{"by": "the run of 1"}, b.Get("next", "1").Headers)
+		require.Equal(b, map[string]string{"by": "the run of 1"}, b.Get("broken", "1").Headers)
+		require.Len(b, log.With("hook", "oh no"), 1)
+	})
+}
