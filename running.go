@@ -337,6 +337,39 @@ func (j *Job) handOver(fresh NewJob) error {
 	return nil
 }
 
+// HandedOver returns the jobs that a handler has handed over so far, as their handlers would
+// receive them if the run were acked when it began.
+func (friends) HandedOver(j *Job) (jobs []*Job) {
+	if j == nil || j.hands == nil {
+		return nil
+	}
+	acked := j.StartedAt.UnixMilli()
+	for rest := j.hands.run.Get().Text; rest != ""; {
+		target, behind, _ := record.CutNetstring(rest) // as Add has written them
+		text, behind, _ := record.CutNetstring(behind)
+		rest = behind
+		parcel, err := commit.DecodeParcel(fmt.Sprintf("%013d%s", acked, text))
+		if err != nil {
+			continue
+		}
+		stored, err := record.Decode(parcel.Row.Record)
+		if err != nil {
+			continue
+		}
+		opts := stored.Options
+		opts.Fill(&defaultRun)
+		due := msTime(opts.Due(acked))
+		job := &Job{
+			Topic: target, ID: parcel.Row.ID, Payload: stored.Payload, Headers: opts.Headers, Key: opts.Key,
+			Attempt: 1, Retries: opts.Retries(), EnqueuedAt: msTime(acked), Due: due, StartedAt: due, nonce: stored.Nonce,
+		}
+		job.staged(opts.Plan)
+		job.lend()
+		jobs = append(jobs, job)
+	}
+	return jobs
+}
+
 // sealer returns a client that encodes jobs, and never sends.
 func sealer(prefix string) *Client {
 	c := &Client{rdb: noRedis{}, o: defaultClient}

@@ -20,6 +20,7 @@
 //
 //	job := delayqtest.NewJob(t, delayq.NewJob{Topic: "order:cancel", ID: "order-42"})
 //	err := shop.CancelOrder(ctx, job)
+//	delayqtest.AssertThen(t, job, "order:refund", "order-42")
 //
 // [Open] gives the same to programs that are not tests: examples, demonstrations, a first try
 // without Redis.

@@ -2,6 +2,8 @@ package delayqtest
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/delayq/delayq"
@@ -38,6 +40,39 @@ func NewJob(t T, fresh delayq.NewJob) *delayq.Job {
 // stale worker is refused. Steps that job has made are not repeated.
 func NextRun(job *delayq.Job) *delayq.Job {
 	return library.NextRun(job)
+}
+
+// HandedOver returns the jobs that a handler has handed over with [delayq.Job.Then], in the order
+// of its calls, as their own handlers would receive them if job had been done when it began. So a
+// test can call the next handler with them. job is that of [NewJob] or [NextRun], or of a handler
+// that has not returned. Whether the jobs are enqueued depends on what the handler returns: they
+// are if it returns nil or [delayq.Again].
+func HandedOver(job *delayq.Job) []*delayq.Job {
+	return library.HandedOver(job)
+}
+
+// AssertThen fails the test unless a handler has handed over a job with this topic and ID (see
+// [HandedOver]), and returns the last one. An empty ID stands for any. The message says what was
+// handed over instead; then the test continues, and AssertThen returns nil.
+func AssertThen(t T, job *delayq.Job, topic, id string) (next *delayq.Job) {
+	t.Helper()
+	var others []string
+	for _, one := range HandedOver(job) {
+		if one.Topic == topic && (id == "" || one.ID == id) {
+			next = one
+		}
+		if len(others) < 10 {
+			others = append(others, fmt.Sprintf("topic %q job %q", one.Topic, one.ID))
+		}
+	}
+	switch {
+	case next != nil:
+	case len(others) == 0:
+		t.Errorf("delayqtest: want topic %q job %q handed over, but no job is", topic, id)
+	default:
+		t.Errorf("delayqtest: want topic %q job %q handed over, but there are: %s", topic, id, strings.Join(others, ", "))
+	}
+	return next
 }
 
 // RunBatch calls a batch handler with jobs of [NewJob] and returns the outcome of each: the error

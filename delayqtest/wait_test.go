@@ -154,7 +154,7 @@ func TestCallInABubble(t *testing.T) {
 
 // The handler of a unit test has progress and steps without a queue. The next run has the results
 // of the steps that are over.
-func TestStepsOfANewJob(t *testing.T) {
+func TestProgressAndStepsOfANewJob(t *testing.T) {
 	charged := 0
 	handler := func(ctx context.Context, job *delayq.Job) error {
 		if err := job.Progress(1, 2, "half"); err != nil {

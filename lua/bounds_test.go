@@ -44,6 +44,10 @@ func TestCostOfACallDoesNotGrow(t *testing.T) {
 		eachOf(t, backlog, 500, func(n int) { require.Len(t, h.Take(n, time.Hour), n) })
 		h.Put("+3600000", hand.Numbered("later", backlog)...)
 		h.entomb(hand.Numbered("closed", 100)...)
+		h.Put("+0", "over0", "over1", "over2", "over3")
+		over := h.Take(4, time.Hour)
+		store(t, h, "aside", 10, upTo(backlog)...)
+		var parcels script.Reply
 		h.Put("+0", "first")
 		h.Put("+0", hand.Numbered("ready", backlog)...)
 
@@ -64,6 +68,19 @@ func TestCostOfACallDoesNotGrow(t *testing.T) {
 			{"take", func(int) error { held = append(held, h.Take(4, time.Hour)...); return nil }},
 			{"extend", func(i int) error { _, err := h.TryExtend(held[i].LeaseEnd()+1, held[i]); return err }},
 			{"ack", func(i int) error { _, err := h.Settle(held[2+i:3+i], settle.Row{Verb: settle.Ack}); return err }},
+			{"hand_over", func(i int) error {
+				rows := settle.Row{Verb: settle.Ack, Parcels: h.Parcels("other", id("a", i), id("b", i))}
+				_, err := h.Settle(over[i:i+1], rows)
+				return err
+			}},
+			{"hand_over_again", func(i int) error {
+				rows := settle.Row{Verb: settle.Again, Parcels: h.Parcels("third", id("a", i), id("b", i))}
+				_, err := h.Settle(over[2+i:3+i], rows)
+				return err
+			}},
+			{"parcel_plan", func(int) (err error) { parcels, err = h.TryPlan("other", "tag", "", 0); return err }},
+			{"parcel_plan of all", func(int) error { _, err := h.TryPlan("", "", "", 0); return err }},
+			{"parcel_done", func(int) error { _, err := h.TryDone("other", parcels, "{}"); return err }},
 			{"retry", func(i int) error {
 				_, err := h.Settle(held[4+i:5+i], settle.Row{Verb: settle.Retry, Failure: hand.Failed})
 				return err

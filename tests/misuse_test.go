@@ -160,11 +160,17 @@ func TestMisuseOfMethodsWithoutContext(t *testing.T) {
 		_, err = mail.Decode(&delayq.Job{})
 		require.ErrorIs(t, err, delayq.ErrInvalid)
 		require.ErrorIs(t, mail.SetOutput(&delayq.Job{}, 1), delayq.ErrInvalid)
+		require.ErrorIs(t, mail.Then(&delayq.Job{}, "x", 1), delayq.ErrInvalid)
 	}
 	mail := delayq.NewTopic[int]("topic")
 	_, err := mail.Decode(nil)
 	require.ErrorIs(t, err, delayq.ErrInvalid)
 	require.ErrorIs(t, mail.SetOutput(nil, 1), delayq.ErrInvalid)
+	require.ErrorIs(t, mail.Then(nil, "x", 1), delayq.ErrInvalid)
+	require.ErrorIs(t, mail.Then(&delayq.Job{}, "x", 1), delayq.ErrInvalid)
+	var job *delayq.Job
+	require.ErrorIs(t, job.Then("topic", "x", nil), delayq.ErrInvalid)
+	require.ErrorIs(t, new(delayq.Job).Then("topic", "x", nil), delayq.ErrInvalid)
 	require.ErrorIs(t, mail.SetOutput(&delayq.Job{}, func() {}), delayq.ErrInvalid)
 }
 

@@ -220,23 +220,29 @@ func TestThenIsBounded(t *testing.T) {
 			kept = job
 			if job.ID == "bytes" {
 				require.NoError(b, job.Then("b", "", make([]byte, 1<<20-1000)))
-				require.ErrorIs(b, job.Then("b", "", make([]byte, 1000)), delayq.ErrInvalid)
+				err := job.Then("b", "", make([]byte, 1000))
+				require.ErrorIs(b, err, delayq.ErrInvalid)
+				require.ErrorContains(b, err, "bytes, at most 1048576 are allowed")
 				return nil
+			}
+			for says, err := range map[string]error{
+				`then job "x": delayq: invalid: empty topic`:              job.Then("", "x", nil),
+				"at most 1024 are allowed":                                job.Then("b", string(make([]byte, 1025)), nil),
+				`payload of 1048577 bytes`:                                job.Then("b", "x", make([]byte, 1<<20+1)),
+				"IfUnchanged: Then does not know what a job will be like": job.Then("b", "x", nil, delayq.Replace(), delayq.IfUnchanged(&delayq.JobInfo{})),
+				"Retry":   job.Then("b", "x", nil, delayq.Retry(-2)),
+				"nil job": (*delayq.Job)(nil).Then("b", "x", nil),
+				"Key":     job.Then("b", "x", nil, delayq.Key(string(make([]byte, 2000)))),
+			} {
+				require.ErrorIs(b, err, delayq.ErrInvalid, says)
+				require.ErrorContains(b, err, says)
 			}
 			for range 1000 {
 				require.NoError(b, job.Then("b", "", nil))
 			}
-			require.ErrorIs(b, job.Then("b", "", nil), delayq.ErrInvalid)
-			for name, err := range map[string]error{
-				"topic":   job.Then("", "x", nil),
-				"id":      job.Then("b", string(make([]byte, 1025)), nil),
-				"payload": job.Then("b", "x", make([]byte, 1<<20+1)),
-				"option":  job.Then("b", "x", nil, delayq.ProcessIn(-time.Second)),
-				"guard":   job.Then("b", "x", nil, delayq.Replace(), delayq.IfUnchanged(&delayq.JobInfo{})),
-				"nil":     (*delayq.Job)(nil).Then("b", "x", nil),
-			} {
-				require.ErrorIs(b, err, delayq.ErrInvalid, name)
-			}
+			err := job.Then("b", "", nil)
+			require.ErrorIs(b, err, delayq.ErrInvalid)
+			require.ErrorContains(b, err, "the run hands over 1000 jobs already, more are not allowed")
 			return nil
 		})
 		b.Enqueue("a", "many")
