@@ -418,17 +418,19 @@ func FuzzID(f *testing.F) {
 
 // What can be wrong with a hook.
 type (
-	onlyDone    struct{}
-	onlyEnqueue struct{}
-	bothSides   struct{ nothingHook }
-	wrongKind   struct{ nothingHook }
-	wrongAlone  struct{}
-	byPointer   struct{ nothingHook }
-	otherwise   struct{}
+	onlyDone     struct{}
+	onlyEnqueue  struct{}
+	onlyEnqueued struct{}
+	bothSides    struct{ nothingHook }
+	wrongKind    struct{ nothingHook }
+	wrongAlone   struct{}
+	byPointer    struct{ nothingHook }
+	otherwise    struct{}
 )
 
 func (onlyDone) Done(RunEvent)                               {}
 func (onlyEnqueue) Enqueue(context.Context, *NewJob)         {}
+func (onlyEnqueued) Enqueued(context.Context, EnqueueEvent)  {}
 func (bothSides) Enqueued(context.Context, EnqueueEvent)     {}
 func (wrongKind) Started(*RunEvent)                          {}
 func (wrongAlone) Enqueue(context.Context, NewJob) error     { return nil }
@@ -452,7 +454,8 @@ func TestHooksThatWouldNotBeCalled(t *testing.T) {
 		{hook: bothSides{}},
 		{hook: &byPointer{}},
 		{onlyDone{}, []string{"delayq.onlyDone", "no method that NewClient calls", "NewServer"}, nil},
-		{onlyEnqueue{}, nil, []string{"delayq.onlyEnqueue", "no method that NewServer calls", "NewClient"}},
+		{hook: onlyEnqueue{}},
+		{onlyEnqueued{}, nil, []string{"delayq.onlyEnqueued", "no method that NewServer calls", "NewClient"}},
 		{
 			wrongKind{}, []string{"delayq.wrongKind", "Started", "func(*delayq.RunEvent)", "func(delayq.RunEvent)"},
 			[]string{"delayq.wrongKind", "Started", "func(*delayq.RunEvent)", "func(delayq.RunEvent)"},

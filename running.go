@@ -291,7 +291,8 @@ type handing struct {
 // By default the job replaces a dead job with its ID, as with [ReplaceDead]. [Replace], [Latest],
 // [Debounce] and [UniqueFor] have their effects when it is enqueued. If it cannot be enqueued, for
 // example because an unfinished job has its ID, it is dropped: the server counts it as undelivered,
-// and logs a warning at most once a minute. The options of the client and its hooks do not apply.
+// and logs a warning at most once a minute. Options and hooks of clients do not apply. The server
+// calls its [EnqueueHook].
 //
 // A run can hand over 1,000 jobs, with 1 MiB together. Then returns [ErrInvalid], and nothing is
 // handed over, for a larger number, for invalid arguments, after the handler has returned, and
