@@ -59,7 +59,7 @@ func TestCallsAboutNotesEndByTheirWork(t *testing.T) {
 	require.Len(t, held, 500)
 	var args []any
 	for _, one := range held {
-		args = append(args, one.ID, one.Fence, one.Nonce(), "1 2 half", "", "")
+		args = append(args, one.ID, one.Fence, one.Nonce(), "1 2 1 1 half", "", "")
 	}
 	r, err := h.Run(script.Note, args...)
 	require.NoError(t, err)

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -191,7 +192,10 @@ func stageEnding(t *testing.T, h *Hand, e ending) (id string, held hand.Held) {
 	return "a", hand.Held{ID: "a", Record: h.RDB.HGet(t.Context(), h.Keys.Pool, "a").Val()}
 }
 
-// noted gives a job a note with two steps, as a former run.
+// notedRuns numbers the runs that say how far they have come.
+var notedRuns atomic.Int64
+
+// noted gives a job a note with progress and two steps, as a run of its own.
 func (h *Hand) noted(held hand.Held) {
 	h.T.Helper()
 	if held.Fence == "" { // it is not running now
@@ -199,7 +203,8 @@ func (h *Hand) noted(held hand.Held) {
 		defer h.RDB.ZRem(h.T.Context(), h.Keys.Leases, held.ID)
 		held.Fence = "1"
 	}
-	require.Equal(h.T, "ooo", h.Note(held, hand.Note{Progress: "1 2 0 0 half"}, hand.Note{Step: "pay1", Result: "42"}, hand.Note{Step: "pay2"}))
+	progress := fmt.Sprintf("1 2 %d 1 half", notedRuns.Add(1))
+	require.Equal(h.T, "ooo", h.Note(held, hand.Note{Progress: progress}, hand.Note{Step: "pay1", Result: "42"}, hand.Note{Step: "pay2"}))
 }
 
 // Whatever ends an incarnation of a job, those who wait for it are told how, in time and once. What
