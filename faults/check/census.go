@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// maxReceipt is the longest time a receipt may be kept, maxRows that for one of an outbox, maxClean
-// that for the note of good health of a check, and the others those for the two keys of a history.
+// maxReceipt is the longest time a receipt may be kept, maxRows that for one of an outbox or of
+// parcels, maxClean that for the note of good health of a check, and the others those for the two
+// keys of a history.
 const (
 	maxReceipt = 3 * time.Minute
 	maxRows    = 7 * 24 * time.Hour
@@ -38,7 +39,7 @@ func Census(s *State) (violations []Violation, leftovers int) {
 			switch {
 			case part == "receipt:clean":
 				most = maxClean
-			case strings.HasPrefix(part, "receipt:outbox."):
+			case strings.HasPrefix(part, "receipt:outbox."), strings.HasPrefix(part, "receipt:~"):
 				most = maxRows
 			case part == "minutes":
 				most, history = maxMinutes, true
@@ -223,6 +224,14 @@ func Empty(s *State) (violations []Violation) {
 		}
 		if n := len(t.Lane); n > 0 {
 			violations = append(violations, Violation{Rule: "I12", Topic: name, Text: fmt.Sprintf("%d jobs left in lane", n)})
+		}
+		if n := len(t.Parcels); n > 0 {
+			violations = append(violations, Violation{Rule: "I11", Topic: name, Text: fmt.Sprintf("%d parcels left", n)})
+		}
+		for target := range t.Hashes["serve:plans"] {
+			if target != "#" && target != "##" {
+				violations = append(violations, Violation{Rule: "I12", Topic: name, Text: fmt.Sprintf("the plan of parcels for %q is left", target)})
+			}
 		}
 		if len(t.Leases) > 0 || t.Types["leases"] != "" {
 			violations = append(violations, Violation{Rule: "I12", Topic: name, Text: fmt.Sprintf("%d leases left, key %q", len(t.Leases), t.Types["leases"])})

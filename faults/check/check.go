@@ -39,6 +39,7 @@
 //	                 is the same in all runs, and its result is that of the job
 //	I29 told         who waits for a job is told how it has ended, with its own result, and not
 //	                 much later
+//	I30 handed over  what a run hands over runs if, and only if, that run has completed its job
 package check
 
 import (
@@ -102,6 +103,7 @@ type Report struct {
 	Slots                      Slots
 	Limited                    Limited
 	Told                       int             // of those who waited for a job
+	Handed                     int             // jobs, by runs that were told that they had completed theirs
 	Steps, StepsKnown          int             // of jobs: saved, and found saved by a later run
 	Late                       []time.Duration // start − due of first runs that no fault touched, sorted
 }
@@ -165,6 +167,9 @@ func (r *Report) String() string {
 	if r.Told > 0 {
 		fmt.Fprintf(&b, "; told %d", r.Told)
 	}
+	if r.Handed > 0 {
+		fmt.Fprintf(&b, "; handed over %d", r.Handed)
+	}
 	if r.Steps > 0 {
 		fmt.Fprintf(&b, "; steps %d, not repeated %d", r.Steps, r.StepsKnown)
 	}
@@ -179,6 +184,7 @@ func (r *Report) String() string {
 		{"I10", "attempts"}, {"I11", "left"}, {"I12", "census"}, {"I16", "errors"},
 		{"I17", "slots"}, {"I18", "silence"}, {"I19", "books"}, {"I20", "policy"}, {"I21", "pruned"}, {"I22", "paused"},
 		{"I23", "running"}, {"I24", "rate"}, {"I25", "held"}, {"I26", "order"}, {"I27", "mixed"}, {"I28", "steps"}, {"I29", "told"},
+		{"I30", "handed over"},
 	} {
 		fmt.Fprintf(&b, "; %s %d", rule[1], r.Count(rule[0]))
 	}
@@ -227,6 +233,7 @@ type job struct {
 	unknown     bool       // a later call with unknown outcome may have ended it
 	heirs       []*job     // what its runs have enqueued by Again
 	from        *run       // of an heir: the run that enqueued it
+	by          *run       // the run that has handed it over; nil: none has
 	gaveWay     []call     // enqueueings that only a dead job gives way to
 	expired     int64      // when it was dropped unrun, Unix ms; 0: it was not, as far as is known
 	told        *rig.Event // what somebody was told who waited for its end; nil: nobody has
@@ -255,6 +262,7 @@ type run struct {
 	end     *rig.Event
 	lost    string // why its context ended, if it was taken away
 	settled *rig.Event
+	handed  []*job
 }
 
 const forever = int64(1<<63 - 1)
@@ -311,6 +319,7 @@ func Check(events []rig.Event, state *State, o Options) *Report {
 			}
 		}
 		c.pruned()
+		c.refused()
 		census, _ := Census(state)
 		c.Violations = append(append(c.Violations, census...), Empty(state)...)
 	}

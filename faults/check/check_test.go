@@ -78,6 +78,42 @@ func (s *story) told(ms int64, result, nonce string, late int64) *story {
 	return s.at(ms, rig.Event{Op: rig.OpTold, ID: "j", Inc: 1, Result: result, Sum: nonce, Delay: late})
 }
 
+// then is that a run hands over a job with the ID k. next is the run of that job.
+func (s *story) then(ms int64, proc string, attempt int, inc int64) *story {
+	return s.at(ms, rig.Event{
+		Op: rig.OpThen, Proc: proc, ID: "j", Inc: 1, Attempt: attempt, Started: int64(attempt), Next: &rig.Next{Topic: "t", ID: "k", Inc: inc, Sum: "s"},
+	})
+}
+
+func (s *story) next(ms, inc int64) *story {
+	s.start(ms, "b", inc, 1).end(ms+1, "b", inc, 1, "ok", "acked")
+	for i := len(s.events) - 3; i < len(s.events); i++ {
+		s.events[i].ID = "k"
+	}
+	return s
+}
+
+// handing is a job that fails once, and both of whose runs hand a job over: 2 and 3.
+func handing() *story {
+	s := &story{}
+	return s.call(0, rig.OpEnqueue, 1, 100, rig.OK, "").
+		start(101, "a", 1, 1).then(102, "a", 1, 2).end(110, "a", 1, 1, "err", "retried").
+		start(2111, "b", 1, 2).then(2112, "b", 2, 3).end(2115, "b", 1, 2, "ok", "acked")
+}
+
+// untold is one whose last run is not told what becomes of it, because its process is killed.
+func untold() *story {
+	s := handing()
+	s.events = s.events[:len(s.events)-1]
+	s.fault(2116, "kill", "b")
+	for i, e := range s.events {
+		if e.Op == rig.OpEnqueue {
+			s.events[i].Retries = -1
+		}
+	}
+	return s
+}
+
 // good is a job that fails once and then ends well.
 func good() *story {
 	s := &story{}
@@ -113,8 +149,10 @@ func TestCheckAcceptsWhatIsRight(t *testing.T) {
 			start(5, "a", 1, 1).fault(10, "stop", "a").start(1100, "b", 1, 2).
 			step(1101, "b", 2, rig.Invoke, "k").step(1102, "b", 2, rig.OK, "k").end(1103, "b", 1, 2, "ok", "acked").
 			step(3000, "a", 1, rig.Invoke, "k").end(3001, "a", 1, 1, "ok", "lease_lost"),
-		"a result in time":                      good().told(2120, rig.ToldDone, "n", 5),
-		"a result that came late after a fault": good().fault(2110, "cut", "enqueuers").told(20_000, rig.ToldDone, "n", 17_885),
+		"a result in time":                                   good().told(2120, rig.ToldDone, "n", 5),
+		"a result that came late after a fault":              good().fault(2110, "cut", "enqueuers").told(20_000, rig.ToldDone, "n", 17_885),
+		"a job that is handed over":                          handing().next(2120, 3),
+		"a job that is handed over by a run that was killed": untold().next(2120, 3),
 		"an unknown enqueueing that ran": (&story{}).call(0, rig.OpEnqueue, 1, 0, rig.Info, "").
 			start(5, "a", 1, 1).end(6, "a", 1, 1, "ok", "acked"),
 		"an unknown enqueueing that did not": (&story{}).call(0, rig.OpEnqueue, 1, 0, "", ""),
@@ -144,37 +182,40 @@ func TestCheckFindsPlantedFaults(t *testing.T) {
 		s    *story
 		rule string
 	}{
-		"lost before the first run":            {enqueued(0), "I1"},
-		"lost after a failure":                 {enqueued(0).start(5, "a", 1, 1).end(6, "a", 1, 1, "err", "retried"), "I1"},
-		"run of what nobody enqueued":          {good().start(3000, "a", 7, 1), "I2"},
-		"early by two milliseconds":            {enqueued(100).start(98, "a", 1, 1).end(99, "a", 1, 1, "ok", "acked"), "I3"},
-		"early after a failure":                {enqueued(0).start(5, "a", 1, 1).end(6, "a", 1, 1, "err", "retried").start(1000, "a", 1, 2).end(1001, "a", 1, 2, "ok", "acked"), "I3"},
-		"early after a rescheduling":           {enqueued(10).call(3, rig.OpReschedule, 1, 500, rig.OK, "").start(300, "a", 1, 1).end(301, "a", 1, 1, "ok", "acked"), "I3"},
-		"run after the ack":                    {enqueued(0).start(5, "a", 1, 1).end(6, "a", 1, 1, "ok", "acked").start(50, "b", 1, 1).end(51, "b", 1, 1, "ok", "acked"), "I5"},
-		"run again for no reason":              {enqueued(0).start(5, "a", 1, 1).end(6, "a", 1, 1, "ok", "").start(50, "b", 1, 1).end(51, "b", 1, 1, "ok", "acked"), "I5"},
-		"two runs at once":                     {enqueued(0).start(5, "a", 1, 1).start(50, "b", 1, 2).end(60, "a", 1, 1, "ok", "").end(70, "b", 1, 2, "ok", "acked"), "I5"},
-		"the fault hit another process":        {enqueued(0).fault(1, "stop", "c").start(5, "a", 1, 1).start(50, "b", 1, 2).end(51, "b", 1, 2, "ok", "acked"), "I5"},
-		"an old lease may acknowledge":         {enqueued(0).start(5, "a", 1, 1).fault(6, "stop", "a").start(1100, "b", 1, 2).end(1200, "a", 1, 1, "ok", "acked").end(1300, "b", 1, 2, "ok", "lease_lost"), "I7"},
-		"run after the cancel":                 {enqueued(10).call(3, rig.OpCancel, 1, 0, rig.OK, "scheduled").start(12, "a", 1, 1).end(13, "a", 1, 1, "ok", "acked"), "I8"},
-		"new lease after the cancel":           {enqueued(0).start(2, "a", 1, 1).call(3, rig.OpCancel, 1, 0, rig.OK, "running").start(2000, "b", 1, 2).end(2001, "b", 1, 2, "ok", "acked"), "I8"},
-		"cancel finds nothing":                 {enqueued(1000).call(3, rig.OpCancel, 1, 0, rig.Fail, "not found").start(1001, "a", 1, 1).end(1002, "a", 1, 1, "ok", "acked"), "I8"},
-		"the old incarnation runs":             {enqueued(10).call(3, rig.OpReplace, 2, 5000, rig.OK, "").start(5010, "a", 1, 1).end(5011, "a", 1, 1, "ok", "acked").start(5012, "a", 2, 1).end(5013, "a", 2, 1, "ok", "acked"), "I8"},
-		"an attempt is skipped":                {enqueued(0).start(5, "a", 1, 1).end(6, "a", 1, 1, "err", "retried").start(2010, "a", 1, 3).end(2011, "a", 1, 3, "ok", "acked"), "I10"},
-		"an attempt is not counted":            {enqueued(0).start(5, "a", 1, 1).end(6, "a", 1, 1, "err", "retried").start(2010, "b", 1, 1).end(2011, "b", 1, 1, "ok", "acked"), "I10"},
-		"a snooze uses an attempt":             {enqueued(0).start(5, "a", 1, 1).end(6, "a", 1, 1, "snooze", "snoozed").start(2010, "b", 1, 2).end(2011, "b", 1, 2, "ok", "acked"), "I10"},
-		"more attempts than allowed":           {enqueued(0).start(5, "a", 1, 5).end(6, "a", 1, 5, "ok", "acked"), "I10"},
-		"a saved step is made again":           {stepped().step(2112, "b", 2, rig.Invoke, "k"), "I28"},
-		"a step is made twice in a run":        {stepped().step(8, "a", 1, rig.Invoke, "k"), "I28"},
-		"a step has another key":               {good().step(106, "a", 1, rig.Invoke, "k").step(2112, "b", 2, rig.Invoke, "other"), "I28"},
-		"a result is told late":                {good().told(20_000, rig.ToldDone, "n", 17_885), "I29"},
-		"a result is that of another job":      {good().told(2120, rig.ToldDone, "other", 5), "I29"},
-		"a done job is told to be dead":        {good().told(2120, "dead", "", 5), "I29"},
-		"a done job is told to be cancelled":   {good().told(2120, rig.ToldOther, "", 0), "I29"},
-		"an end is not told":                   {good().told(20_000, rig.ToldNothing, "", 0), "I29"},
-		"an end is said to be unknown":         {good().told(2120, rig.ToldUnknown, "", 0), "I29"},
-		"a refused job runs":                   {(&story{}).call(0, rig.OpEnqueue, 1, 0, rig.Fail, "redis").start(5, "a", 1, 1).end(6, "a", 1, 1, "ok", "acked"), "I16"},
-		"an error of an undocumented kind":     {good().call(3000, rig.OpCancel, 1, 0, rig.Fail, ""), "I16"},
-		"first attempt begins with the second": {enqueued(0).start(5, "a", 1, 2).end(6, "a", 1, 2, "ok", "acked"), "I10"},
+		"lost before the first run":                 {enqueued(0), "I1"},
+		"lost after a failure":                      {enqueued(0).start(5, "a", 1, 1).end(6, "a", 1, 1, "err", "retried"), "I1"},
+		"run of what nobody enqueued":               {good().start(3000, "a", 7, 1), "I2"},
+		"early by two milliseconds":                 {enqueued(100).start(98, "a", 1, 1).end(99, "a", 1, 1, "ok", "acked"), "I3"},
+		"early after a failure":                     {enqueued(0).start(5, "a", 1, 1).end(6, "a", 1, 1, "err", "retried").start(1000, "a", 1, 2).end(1001, "a", 1, 2, "ok", "acked"), "I3"},
+		"early after a rescheduling":                {enqueued(10).call(3, rig.OpReschedule, 1, 500, rig.OK, "").start(300, "a", 1, 1).end(301, "a", 1, 1, "ok", "acked"), "I3"},
+		"run after the ack":                         {enqueued(0).start(5, "a", 1, 1).end(6, "a", 1, 1, "ok", "acked").start(50, "b", 1, 1).end(51, "b", 1, 1, "ok", "acked"), "I5"},
+		"run again for no reason":                   {enqueued(0).start(5, "a", 1, 1).end(6, "a", 1, 1, "ok", "").start(50, "b", 1, 1).end(51, "b", 1, 1, "ok", "acked"), "I5"},
+		"two runs at once":                          {enqueued(0).start(5, "a", 1, 1).start(50, "b", 1, 2).end(60, "a", 1, 1, "ok", "").end(70, "b", 1, 2, "ok", "acked"), "I5"},
+		"the fault hit another process":             {enqueued(0).fault(1, "stop", "c").start(5, "a", 1, 1).start(50, "b", 1, 2).end(51, "b", 1, 2, "ok", "acked"), "I5"},
+		"an old lease may acknowledge":              {enqueued(0).start(5, "a", 1, 1).fault(6, "stop", "a").start(1100, "b", 1, 2).end(1200, "a", 1, 1, "ok", "acked").end(1300, "b", 1, 2, "ok", "lease_lost"), "I7"},
+		"run after the cancel":                      {enqueued(10).call(3, rig.OpCancel, 1, 0, rig.OK, "scheduled").start(12, "a", 1, 1).end(13, "a", 1, 1, "ok", "acked"), "I8"},
+		"new lease after the cancel":                {enqueued(0).start(2, "a", 1, 1).call(3, rig.OpCancel, 1, 0, rig.OK, "running").start(2000, "b", 1, 2).end(2001, "b", 1, 2, "ok", "acked"), "I8"},
+		"cancel finds nothing":                      {enqueued(1000).call(3, rig.OpCancel, 1, 0, rig.Fail, "not found").start(1001, "a", 1, 1).end(1002, "a", 1, 1, "ok", "acked"), "I8"},
+		"the old incarnation runs":                  {enqueued(10).call(3, rig.OpReplace, 2, 5000, rig.OK, "").start(5010, "a", 1, 1).end(5011, "a", 1, 1, "ok", "acked").start(5012, "a", 2, 1).end(5013, "a", 2, 1, "ok", "acked"), "I8"},
+		"an attempt is skipped":                     {enqueued(0).start(5, "a", 1, 1).end(6, "a", 1, 1, "err", "retried").start(2010, "a", 1, 3).end(2011, "a", 1, 3, "ok", "acked"), "I10"},
+		"an attempt is not counted":                 {enqueued(0).start(5, "a", 1, 1).end(6, "a", 1, 1, "err", "retried").start(2010, "b", 1, 1).end(2011, "b", 1, 1, "ok", "acked"), "I10"},
+		"a snooze uses an attempt":                  {enqueued(0).start(5, "a", 1, 1).end(6, "a", 1, 1, "snooze", "snoozed").start(2010, "b", 1, 2).end(2011, "b", 1, 2, "ok", "acked"), "I10"},
+		"more attempts than allowed":                {enqueued(0).start(5, "a", 1, 5).end(6, "a", 1, 5, "ok", "acked"), "I10"},
+		"a saved step is made again":                {stepped().step(2112, "b", 2, rig.Invoke, "k"), "I28"},
+		"a step is made twice in a run":             {stepped().step(8, "a", 1, rig.Invoke, "k"), "I28"},
+		"a step has another key":                    {good().step(106, "a", 1, rig.Invoke, "k").step(2112, "b", 2, rig.Invoke, "other"), "I28"},
+		"a result is told late":                     {good().told(20_000, rig.ToldDone, "n", 17_885), "I29"},
+		"a result is that of another job":           {good().told(2120, rig.ToldDone, "other", 5), "I29"},
+		"a done job is told to be dead":             {good().told(2120, "dead", "", 5), "I29"},
+		"a done job is told to be cancelled":        {good().told(2120, rig.ToldOther, "", 0), "I29"},
+		"an end is not told":                        {good().told(20_000, rig.ToldNothing, "", 0), "I29"},
+		"an end is said to be unknown":              {good().told(2120, rig.ToldUnknown, "", 0), "I29"},
+		"what a failed run hands over runs":         {handing().next(112, 2).next(2120, 3), "I30"},
+		"what is handed over does not run":          {handing(), "I30"},
+		"what a killed run hands over does not run": {untold(), "I30"},
+		"a refused job runs":                        {(&story{}).call(0, rig.OpEnqueue, 1, 0, rig.Fail, "redis").start(5, "a", 1, 1).end(6, "a", 1, 1, "ok", "acked"), "I16"},
+		"an error of an undocumented kind":          {good().call(3000, rig.OpCancel, 1, 0, rig.Fail, ""), "I16"},
+		"first attempt begins with the second":      {enqueued(0).start(5, "a", 1, 2).end(6, "a", 1, 2, "ok", "acked"), "I10"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := Check(c.s.events, &State{}, options)

@@ -128,6 +128,7 @@ func (c *checker) gather(events []rig.Event) {
 			if r := runs[key]; r != nil {
 				r.settled = &e
 				c.inherited(r, c.find(at, e), last)
+				c.handed(r, last)
 			}
 			if e.Result == "expired" {
 				if j := c.find(at, e); j != nil {
@@ -150,6 +151,8 @@ func (c *checker) gather(events []rig.Event) {
 					j.heirs = append(j.heirs, heir)
 				}
 			}
+		case rig.OpThen:
+			c.handsOver(e, runs[key])
 		case rig.OpHold, rig.OpRelease:
 			c.held(e, open)
 		case rig.OpHoldKey, rig.OpReleaseKey:

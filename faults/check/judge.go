@@ -32,6 +32,7 @@ func (c *checker) judge(j *job) {
 	c.attempts(j)
 	c.gaveWay(j)
 	c.heirs(j)
+	c.handsOn(j)
 	if j.told != nil {
 		c.told(j, *j.told)
 	}
@@ -79,6 +80,8 @@ func (c *checker) lost(j *job) {
 		c.missing[j.topic]++
 	case c.o.Failover && len(j.runs) == 0:
 		c.LostInFailover++
+	case j.by != nil && len(j.runs) == 0:
+		c.bad("I30", j, "was handed over by %s, which was told that it had completed its job, and did not run", j.by.ID)
 	default:
 		c.bad("I1", j, "was acknowledged, and neither finished nor is it dead (%d runs)", len(j.runs))
 	}
@@ -244,7 +247,7 @@ func (c *checker) early(j *job) {
 		if passed < due-tick {
 			c.bad("I3", j, "attempt %d began %v after %s, and was due after %v", r.Attempt, passed, why, due)
 		}
-		if i == 0 && why == "it was enqueued" && j.schedule == nil && j.enqueue.outcome == rig.OK && !c.broken(from, r.Mono, "") && !c.paused(j.topic, j.enqueue.Wall, r.Wall) && c.unlimited(j.topic) {
+		if i == 0 && why == "it was enqueued" && j.schedule == nil && j.by == nil && j.enqueue.outcome == rig.OK && !c.broken(from, r.Mono, "") && !c.paused(j.topic, j.enqueue.Wall, r.Wall) && c.unlimited(j.topic) {
 			c.Late = append(c.Late, max(0, passed-due))
 		}
 	}

@@ -92,7 +92,7 @@ func (c *checker) inTurn(key string, jobs []*job, halt bool) {
 	}
 	var atOnce, delayed []*turn
 	for _, j := range jobs {
-		if j.enqueue.outcome != rig.OK || len(j.moves) > 0 || j.from != nil || j.schedule != nil {
+		if j.enqueue.outcome != rig.OK || len(j.moves) > 0 || j.from != nil || j.by != nil || j.schedule != nil {
 			continue
 		}
 		t := &turn{j: j, known: j.enqueue.done + j.enqueue.Delay*int64(time.Millisecond), over: c.over(j, halt)}

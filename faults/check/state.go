@@ -44,7 +44,9 @@ type Topic struct {
 	Blocks  map[string]string            // ID → its place in blockers
 	Slots   map[string]float64           // name of a schedule → its next slot
 	Waiting map[string]float64           // name of a schedule → the slot that waits
-	Hashes  map[string]map[string]string // attempts, errors, moved, keyed, rules, results, meta, stats, schedules, fired, runs
+	Parcels map[string]float64           // what runs have handed over
+	Refused []string                     // parcels that their targets have refused
+	Hashes  map[string]map[string]string // attempts, errors, moved, keyed, rules, results, meta, stats, schedules, fired, runs, all:notes, serve:plans
 	Keys    map[string]Key               // receipts and what is not known
 	Types   map[string]string            // of the keys above
 }
@@ -55,7 +57,7 @@ const anchorLen = 1025
 func newTopic() *Topic {
 	return &Topic{
 		Pool: map[string]string{}, Bucket: map[string]float64{}, Leases: map[string]float64{}, Dead: map[string]float64{},
-		Done: map[string]float64{}, Lane: map[string][]string{}, Turn: map[string]float64{}, Held: map[string]float64{}, Parked: map[string]float64{}, Holders: map[string]float64{}, Rates: map[string]float64{}, Lags: map[string]float64{}, Blocks: map[string]string{}, Slots: map[string]float64{}, Waiting: map[string]float64{}, Hashes: map[string]map[string]string{}, Keys: map[string]Key{}, Types: map[string]string{},
+		Done: map[string]float64{}, Lane: map[string][]string{}, Turn: map[string]float64{}, Held: map[string]float64{}, Parked: map[string]float64{}, Holders: map[string]float64{}, Rates: map[string]float64{}, Lags: map[string]float64{}, Blocks: map[string]string{}, Slots: map[string]float64{}, Waiting: map[string]float64{}, Parcels: map[string]float64{}, Hashes: map[string]map[string]string{}, Keys: map[string]Key{}, Types: map[string]string{},
 	}
 }
 
@@ -66,6 +68,7 @@ var types = map[string]string{
 	"schedules": "hash", "slots": "zset", "waiting": "zset", "fired": "hash", "runs": "hash",
 	"idle": "zset", "keyed": "hash", "lane": "zset", "turn": "zset", "rules": "hash", "held": "zset",
 	"parked": "zset", "holders": "zset", "rates": "zset", "blockers": "zset", "lags": "zset", "all:notes": "hash",
+	"serve:parcels": "zset", "serve:plans": "hash", "serve:undelivered": "list",
 }
 
 // Read reads the state. Nothing else should be going on.
@@ -224,6 +227,10 @@ func (t *Topic) read(ctx context.Context, rdb redis.UniversalClient, name, part,
 		return zset(ctx, rdb, name, t.Slots)
 	case "waiting":
 		return zset(ctx, rdb, name, t.Waiting)
+	case "serve:parcels":
+		return zset(ctx, rdb, name, t.Parcels)
+	case "serve:undelivered":
+		t.Refused, err = ids(ctx, rdb, name)
 	case "ready":
 		t.Ready, err = ids(ctx, rdb, name)
 	case "handoff":

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/delayq/delayq"
@@ -130,6 +131,12 @@ func (h handler) step(ctx context.Context, job *delayq.Job, w work, step string)
 	if arg != "" && err != nil {
 		return "err", err
 	}
+	if w.Then != nil {
+		if err := h.handOver(job, w); err != nil {
+			return "err", err
+		}
+		w.dieAt(job, AfterThen)
+	}
 	switch verb {
 	case "ok":
 		return "ok", nil
@@ -172,7 +179,7 @@ func (h handler) step(ctx context.Context, job *delayq.Job, w work, step string)
 		if w.Left == 0 {
 			return "ok", nil
 		}
-		next := &Task{Topic: job.Topic, ID: job.ID, Steps: w.Steps, Left: w.Left - 1, Pad: w.Pad, Empty: w.Empty, Delay: d, Retries: job.Retries}
+		next := &Task{Topic: job.Topic, ID: job.ID, Steps: w.Steps, Left: w.Left - 1, Then: w.Then, Pad: w.Pad, Empty: w.Empty, Delay: d, Retries: job.Retries}
 		if job.Key != "" {
 			next.Options = append(next.Options, delayq.Key(job.Key))
 		}
@@ -204,9 +211,15 @@ func (h handler) steps(ctx context.Context, job *delayq.Job, w work, d time.Dura
 			Op: OpStep, Type: OK, Result: StepKnown, Topic: job.Topic, ID: job.ID, Inc: w.Inc, Attempt: job.Attempt,
 			Started: job.StartedAt.UnixMicro(), Nonce: nonce, Count: i,
 		}
+		if i == 2 {
+			w.dieAt(job, BeforeStep)
+		}
 		got, err := delayq.Step(ctx, job, fmt.Sprint("step ", i), func(ctx context.Context, key string) (string, error) {
 			e.Type, e.Result, e.Sum = Invoke, "", key
 			h.rec.Record(e)
+			if i == 2 {
+				w.dieAt(job, InStep)
+			}
 			select {
 			case <-time.After(d / mostSteps):
 				return nonce, nil
@@ -221,8 +234,37 @@ func (h handler) steps(ctx context.Context, job *delayq.Job, w work, d time.Dura
 			e.Err = fmt.Sprintf("its result is %q", got)
 		}
 		h.rec.Record(e)
+		if i == 2 {
+			w.dieAt(job, AfterStep)
+		}
 	}
 	return "ok", job.SetOutput([]byte(nonce))
+}
+
+// dieAt kills the process if this is the line at which the first attempt is to do so.
+func (w work) dieAt(job *delayq.Job, line string) {
+	if w.Die == line && job.Attempt == 1 {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {} // the signal comes
+	}
+}
+
+// handOver notes the task that a run hands over, and hands it over.
+func (h handler) handOver(job *delayq.Job, w work) error {
+	next := &Task{Topic: cmp.Or(w.Then.Topic, job.Topic), Inc: calls.Add(1), Delay: w.Then.Delay, Retries: -1}
+	next.ID = fmt.Sprintf("%s>%d", job.ID, next.Inc)
+	if w.Then.Hops > 0 {
+		next.Then = &Hand{Topic: w.Then.Topic, Delay: w.Then.Delay, Hops: w.Then.Hops - 1}
+	}
+	e, payload, opts, err := next.prepare(OpThen)
+	if err != nil {
+		return err
+	}
+	h.rec.Record(Event{
+		Op: OpThen, Topic: job.Topic, ID: job.ID, Inc: w.Inc, Attempt: job.Attempt, Started: job.StartedAt.UnixMicro(),
+		Next: &Next{e.Topic, e.ID, e.Inc, e.Delay, e.Sum},
+	})
+	return job.Then(next.Topic, next.ID, payload, opts...)
 }
 
 // again notes the task that is to follow, and asks for it.

@@ -43,11 +43,21 @@ type Event struct {
 	Result  string `json:"result,omitempty"`
 	Err     string `json:"err,omitempty"`
 
+	Next  *Next  `json:"next,omitempty"`  // of OpThen
 	Plan  *Plan  `json:"plan,omitempty"`  // of OpSchedule
 	Books *Books `json:"books,omitempty"` // of OpRead
 	Ran   []Ran  `json:"ran,omitempty"`   // of OpRuns
 
 	Keys map[string]int64 `json:"keys,omitempty"` // of OpSample: running jobs by key
+}
+
+// A Next is a job that a run hands over.
+type Next struct {
+	Topic string `json:"topic"`
+	ID    string `json:"id"`
+	Inc   int64  `json:"inc"`
+	Delay int64  `json:"delay,omitempty"` // ms
+	Sum   string `json:"sum"`             // of the payload
 }
 
 // Operations.
@@ -56,6 +66,7 @@ const (
 	OpReplace    = "replace"
 	OpGiveWay    = "give way" // an enqueueing that only a dead job gives way to
 	OpAgain      = "again"    // a handler returns Again: Inc is the new job's, Of its own
+	OpThen       = "then"     // a run hands over the job Next
 	OpHold       = "hold"     // a topic is paused, by ID, for Delay
 	OpRelease    = "release"  // a topic is resumed, by ID
 	OpHoldKey    = "hold key" // Key of a topic is held for Delay, or paused if that is 0

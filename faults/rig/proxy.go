@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -142,32 +142,21 @@ func (p *Proxy) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cut, p.delay, p.mute = false, 0, false
+	p.thawLocked()
+}
+
+// thaw ends Freeze.
+func (p *Proxy) thaw() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.thawLocked()
+}
+
+func (p *Proxy) thawLocked() {
 	if p.frozen != nil {
 		close(p.frozen)
 		p.frozen = nil
 	}
-}
-
-// DropReply makes the next request that matches be carried out and its reply be lost: the
-// connection is reset instead. A reply of NOSCRIPT passes, for then nothing was carried out, and
-// the trap stays.
-func (p *Proxy) DropReply(m Match) *Trap { return p.trap(&Trap{match: m, left: 1}) }
-
-// DropReplies is DropReply for every request that matches, until the trap is removed.
-func (p *Proxy) DropReplies(m Match) *Trap { return p.trap(&Trap{match: m, left: -1}) }
-
-// Answer gives requests that match a reply of the test's own, like "-READONLY no writes here"; they
-// do not reach Redis. n is how many, below zero all until the trap is removed.
-func (p *Proxy) Answer(m Match, reply string, n int) *Trap {
-	return p.trap(&Trap{match: m, left: n, reply: reply + "\r\n"})
-}
-
-func (p *Proxy) trap(t *Trap) *Trap {
-	t.proxy, t.hit = p, make(chan struct{})
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.traps = append(p.traps, t)
-	return t
 }
 
 // Close ends the proxy and its connections.
@@ -183,79 +172,6 @@ func (p *Proxy) Close() error {
 		p.wg.Wait()
 	})
 	return err
-}
-
-// A Trap waits for requests.
-type Trap struct {
-	proxy *Proxy
-	match Match
-	reply string // of Answer; empty: the request is carried out and its reply lost
-
-	// What follows is guarded by the proxy's mu.
-	left    int // how many more requests it takes; below 0: any number
-	count   int
-	removed bool
-	hit     chan struct{} // closed with the first request
-}
-
-// Hit is closed when the trap has had its first request and, if its reply was to be lost, that has
-// happened.
-func (t *Trap) Hit() <-chan struct{} { return t.hit }
-
-// Count is how many requests have been trapped.
-func (t *Trap) Count() int {
-	t.proxy.mu.Lock()
-	defer t.proxy.mu.Unlock()
-	return t.count
-}
-
-// Remove ends the trap.
-func (t *Trap) Remove() {
-	t.proxy.mu.Lock()
-	defer t.proxy.mu.Unlock()
-	t.left, t.removed = 0, true
-}
-
-// struck notes that the trap has had a request. The proxy's mu is held.
-func (t *Trap) struckLocked() {
-	if t.count++; t.count == 1 {
-		close(t.hit)
-	}
-}
-
-// caught finds the trap for a request.
-func (p *Proxy) caught(words [][]byte) *Trap {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	live := p.traps[:0]
-	var found *Trap
-	for _, t := range p.traps {
-		if t.left == 0 {
-			continue
-		}
-		live = append(live, t)
-		if found == nil && len(words) > 0 && t.match(words) {
-			found = t
-			if t.left > 0 {
-				t.left--
-			}
-		}
-	}
-	p.traps = live
-	return found
-}
-
-// missed puts back what caught took from a trap.
-func (t *Trap) missed() {
-	t.proxy.mu.Lock()
-	defer t.proxy.mu.Unlock()
-	if t.removed || t.left < 0 {
-		return
-	}
-	t.left++
-	if !slices.Contains(t.proxy.traps, t) {
-		t.proxy.traps = append(t.proxy.traps, t)
-	}
 }
 
 func (p *Proxy) accept() {
@@ -314,6 +230,7 @@ type link struct {
 	stranded sync.Once
 	over     chan struct{}
 	ended    sync.Once
+	halts    atomic.Bool // it waits for the reply that HaltAfter keeps back
 
 	mu      sync.Mutex
 	server  net.Conn
@@ -394,6 +311,10 @@ func (l *link) up() {
 			return
 		}
 		trap := l.proxy.caught(words)
+		if trap != nil && trap.before {
+			l.halt(trap)
+			return
+		}
 		if trap != nil && trap.reply != "" {
 			if out.Flush() != nil || l.answer(trap) != nil {
 				return
@@ -406,10 +327,15 @@ func (l *link) up() {
 		}
 		l.pending = append(l.pending, trap)
 		l.mu.Unlock()
+		halts := trap != nil && trap.after
+		if halts { // nothing else is to happen before its reply
+			l.halts.Store(true)
+			l.proxy.Freeze()
+		}
 		if _, err := out.Write(raw); err != nil {
 			return
 		}
-		if in.Buffered() == 0 && out.Flush() != nil {
+		if (halts || in.Buffered() == 0) && out.Flush() != nil {
 			return
 		}
 	}
@@ -437,6 +363,17 @@ func (l *link) answer(t *Trap) error {
 	return err
 }
 
+// halt ends a link for a trap, and freezes the others if the request has not come through.
+func (l *link) halt(t *Trap) {
+	if t.before {
+		l.proxy.Freeze()
+	}
+	l.reset()
+	l.proxy.mu.Lock()
+	defer l.proxy.mu.Unlock()
+	t.struckLocked()
+}
+
 // down carries replies.
 func (l *link) down() {
 	defer func() {
@@ -450,7 +387,7 @@ func (l *link) down() {
 	in, out := bufio.NewReaderSize(l.server, 1<<16), bufio.NewWriterSize(&paced{l.client, &l.proxy.replies, l.over}, 1<<16)
 	for {
 		kind, raw, err := readReply(in, nil)
-		if err != nil || l.pass(false) != nil {
+		if err != nil || !l.halts.Load() && l.pass(false) != nil {
 			return
 		}
 		l.mu.Lock()
@@ -462,13 +399,14 @@ func (l *link) down() {
 		l.mu.Unlock()
 		if trap != nil {
 			if !bytes.HasPrefix(raw, []byte("-NOSCRIPT")) {
-				l.reset()
-				l.proxy.mu.Lock()
-				trap.struckLocked()
-				l.proxy.mu.Unlock()
+				l.halt(trap)
 				return
 			}
 			trap.missed()
+			if trap.after {
+				l.halts.Store(false)
+				l.proxy.thaw()
+			}
 		}
 		if isMessage(raw) && l.proxy.muted() {
 			raw = nil

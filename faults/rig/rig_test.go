@@ -72,6 +72,32 @@ func TestDropReplyLetsNoscriptPass(t *testing.T) {
 	require.EqualValues(t, 1, direct.HLen(ctx, "delayq:{t}:pool").Val())
 }
 
+func TestHaltStopsEverythingAtARequest(t *testing.T) {
+	for _, after := range []bool{false, true} {
+		p, rdb, direct := proxied(t, -1)
+		ctx := t.Context()
+		client := delayq.NewClient(rdb)
+		require.NoError(t, direct.ScriptFlush(ctx).Err())
+		halt := map[bool]func(Match) *Trap{false: p.HaltBefore, true: p.HaltAfter}[after]
+		trap := halt(Script("enqueue"))
+		enqueued := make(chan error, 1)
+		call, giveUp := context.WithCancel(ctx)
+		go func() {
+			_, err := client.Enqueue(call, "t", "j", nil)
+			enqueued <- err
+		}()
+		<-trap.Hit()
+		require.EqualValues(t, map[bool]int{true: 1}[after], direct.HLen(ctx, "delayq:{t}:pool").Val(), "after NOSCRIPT, too")
+		require.Error(t, rdb.Set(ctx, "k", "v", 0).Err())
+		giveUp()
+		require.Error(t, <-enqueued)
+		p.Reset()
+		p.Heal()
+		require.NoError(t, rdb.Ping(ctx).Err())
+		require.Zero(t, direct.Exists(ctx, "k").Val(), "what was held is not sent")
+	}
+}
+
 func TestMuteDropsMessagesAlone(t *testing.T) {
 	p, rdb, direct := proxied(t, -1)
 	ctx := t.Context()

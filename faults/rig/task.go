@@ -35,9 +35,11 @@ type Task struct {
 	ID      string
 	Inc     int64 // unique for every enqueueing; 0: the client gives one
 	Steps   []string
-	Left    int  // generations that are to follow
-	Pad     int  // bytes that make the payload larger
-	Empty   bool // the payload has no byte: a header says what to do
+	Left    int // generations that are to follow
+	Then    *Hand
+	Die     string // the line at which the first attempt kills its process: see the constants; empty: none
+	Pad     int    // bytes that make the payload larger
+	Empty   bool   // the payload has no byte: a header says what to do
 	Delay   time.Duration
 	Retries int // below 0: any number
 	Expires time.Duration
@@ -51,7 +53,24 @@ type work struct {
 	Left  int      `json:"left,omitempty"`
 	Pad   int      `json:"pad,omitempty"`
 	Empty bool     `json:"empty,omitempty"`
+	Then  *Hand    `json:"then,omitempty"`
+	Die   string   `json:"die,omitempty"`
 }
+
+// A Hand says what job each run of a task hands over. Its ID is new each time.
+type Hand struct {
+	Topic string        `json:"topic,omitempty"` // empty: the task's own
+	Delay time.Duration `json:"delay,omitempty"`
+	Hops  int           `json:"hops,omitempty"` // how many more jobs are handed over, each by the one before
+}
+
+// Lines at which a process is killed. A step is the second one of a task.
+const (
+	BeforeStep = "before a step"
+	InStep     = "in a step"
+	AfterStep  = "after a step"
+	AfterThen  = "after Then"
+)
 
 // workOf reads what a handler is told.
 func workOf(job *delayq.Job) (w work, err error) {
@@ -79,7 +98,7 @@ const (
 
 // payload makes payload and headers of a task.
 func (t *Task) payload() (payload []byte, headers []delayq.JobOption, err error) {
-	text, err := json.Marshal(work{t.Inc, t.Steps, t.Left, t.Pad, t.Empty})
+	text, err := json.Marshal(work{t.Inc, t.Steps, t.Left, t.Pad, t.Empty, t.Then, t.Die})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -305,6 +305,18 @@ func fits(topic string, steps []string, retries int) bool {
 	})
 }
 
+// hand is what the runs of a task hand over: half of it to another topic.
+func (e *enqueuer) hand() *rig.Hand {
+	hand := &rig.Hand{Hops: e.r.IntN(3)}
+	if e.r.IntN(2) == 0 {
+		hand.Topic = e.topic()
+	}
+	if e.r.IntN(2) == 0 {
+		hand.Delay = time.Duration(e.r.Int64N(int64(time.Second))).Truncate(time.Millisecond)
+	}
+	return hand
+}
+
 func (e *enqueuer) task(topic, id string) *rig.Task {
 	t := &rig.Task{Topic: topic, ID: id, Delay: e.delay(), Retries: -1}
 	total := 0
@@ -333,6 +345,9 @@ func (e *enqueuer) task(topic, id string) *rig.Task {
 	t.Empty = t.Pad == 0 && e.r.IntN(4) == 0
 	if e.r.IntN(exitOften) == 0 {
 		t.Steps, t.Retries = []string{"exit", "ok"}, -1
+	}
+	if e.r.IntN(8) == 0 {
+		t.Then = e.hand()
 	}
 	if t.Left == 0 && e.r.IntN(50) == 0 { // else its successors would expire too
 		t.Expires = t.Delay + time.Second

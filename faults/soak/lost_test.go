@@ -19,18 +19,21 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// TestSoakFindsWhatIsLost is the negative control of jobs and callers. From the middle on, twenty
-// jobs that wait are deleted behind the queue's back. Some of those who wait for a job are
-// forgotten, and others are told another end.
+// TestSoakFindsWhatIsLost is the negative control of jobs, parcels and callers. From the middle on,
+// twenty jobs that wait and twenty parcels are deleted behind the queue's back. Some of those who
+// wait for a job are forgotten, and others are told another end.
 func TestSoakFindsWhatIsLost(t *testing.T) {
 	redistest.Need(t)
 	s := &Soak{Seed: 2, Dir: t.TempDir(), For: 6 * time.Second, Log: io.Discard}
 	var deleted map[string]bool
+	parcels := 0
 	s.Sabotage = func(ctx context.Context, rdb *redis.Client) error {
-		misled := make(chan error)
+		misled, lost := make(chan error), make(chan int)
 		go func() { misled <- misleadCallers(ctx, rdb) }()
+		go func() { lost <- loseParcels(ctx, rdb) }()
 		var err error
 		deleted, err = loseJobs(ctx, s, rdb)
+		parcels = <-lost
 		return errors.Join(err, <-misled)
 	}
 	report, err := s.Run(t.Context())
@@ -42,11 +45,30 @@ func TestSoakFindsWhatIsLost(t *testing.T) {
 		}
 	}
 	require.Empty(t, deleted, "not found: %v", report.Violations)
+	require.NotZero(t, parcels)
+	require.NotZero(t, report.Count("I30"), "%d parcels were deleted: %v", parcels, report.Violations)
 	for _, what := range []string{"nothing of its end", "was left alone"} {
 		require.True(t, slices.ContainsFunc(report.Violations, func(v check.Violation) bool {
 			return v.Rule == "I29" && strings.Contains(v.Text, what)
 		}), "%q is not in %v", what, report.Violations)
 	}
+}
+
+// loseParcels deletes parcels of jobs of all topics. Some of them are being delivered.
+func loseParcels(ctx context.Context, rdb *redis.Client) (lost int) {
+	for round := 0; round < 10_000 && lost < 20 && wait(ctx, 0); round++ {
+		var popped []*redis.ZSliceCmd
+		_, _ = rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error { // each has its error
+			for _, topic := range all {
+				popped = append(popped, pipe.ZPopMin(ctx, prefix+":{"+topic+"}:serve:parcels"))
+			}
+			return nil
+		})
+		for _, one := range popped {
+			lost += len(one.Val())
+		}
+	}
+	return lost
 }
 
 // loseJobs stores jobs and deletes them again.

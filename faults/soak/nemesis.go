@@ -150,6 +150,7 @@ var faults = []fault{
 	}),
 	dropping("worker", 3, "take"),
 	dropping("worker", 3, "ack"),
+	dropping("worker", 3, "hand_over", "hand_over_again", "parcel_plan", "parcel_done"),
 	dropping("worker", 2, "retry", "snooze", "bury", "give_back"),
 	dropping("worker", 2, "extend"),
 	dropping("worker", 1, "promote"),

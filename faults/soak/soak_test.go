@@ -38,11 +38,14 @@ func TestSoakShortly(t *testing.T) {
 	require.Greater(t, report.Slots.Spans, 30)
 	require.NotZero(t, report.Slots.Checks)
 	require.Greater(t, report.Limited.Samples, 100)
-	require.NotZero(t, report.Limited.Starts)
+	if report.Faults[rig.Stall] == 0 { // of a busy machine, near which no start counts
+		require.NotZero(t, report.Limited.Starts)
+	}
 	require.NotZero(t, report.Limited.Holds)
 	require.NotZero(t, report.Limited.KeyHolds)
 	require.NotZero(t, report.Limited.Ordered)
 	require.NotZero(t, report.Told)
+	require.Greater(t, report.Handed, 30)
 	require.NotZero(t, report.Steps)
 	require.NotZero(t, report.StepsKnown)
 }
