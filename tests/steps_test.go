@@ -772,14 +772,14 @@ func TestStepsOfABatch(t *testing.T) {
 			}))
 		})
 		for i := range 3 {
-			b.Enqueue("a", fmt.Sprint(i), delayq.Backoff(time.Hour, time.Hour))
+			b.Enqueue("a", fmt.Sprint(i), delayq.Backoff(time.Minute, time.Minute))
 		}
 		b.Pass(time.Second)
 		info := b.Get("a", "0")
 		require.Equal(b, []string{"one"}, info.Steps)
 		require.Equal(b, "of 0", info.Progress.Text)
 		require.Empty(b, b.State("a", "1"))
-		b.Pass(2 * time.Hour)
+		b.Pass(2 * time.Minute)
 		require.Equal(b, map[string]int{"0/one": 1, "1/one": 1, "2/one": 1}, log.runs())
 		require.Zero(b, b.RDB.Exists(b.Context(), notesKey("a")).Val())
 	})
