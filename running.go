@@ -36,8 +36,8 @@ type Progress struct {
 // have a new one, with one call a second. A call has at most 500 jobs; those of more wait for the
 // next second. When a run ends and the job stays, because it is retried, snoozed, buried or given
 // back, its last progress is sent before that. The job keeps it until its next run says another
-// one. When a job is done or cancelled, its progress is deleted. If the server is killed, or if
-// Redis cannot be reached, the last progress can be missing.
+// one. When a job is done or cancelled, its progress is deleted. If the server is killed, if Redis
+// cannot be reached, or if its memory is full, the last progress can be missing.
 //
 // text has at most 256 bytes of valid UTF-8. Progress is safe for concurrent use. It returns
 // [ErrInvalid], and leaves the progress as it was, if a number is negative, if the text is invalid,
@@ -124,7 +124,8 @@ func (j *Job) report(done, total int64, text string) error {
 //     still be carried out: the next run finds out;
 //   - a [Permanent] error with the name of the step if the saved result cannot be decoded into T,
 //     if Redis has lost it, or if it has a damaged note of the job, which [Inspector.Check] finds;
-//   - the error of Redis if it refuses the call, for example because its memory is full.
+//   - an error if the memory of Redis is full ("OOM"). If f was called, its result is not saved;
+//   - the error of Redis if it refuses the call for another reason.
 func Step[T any](ctx context.Context, job *Job, name string, f func(ctx context.Context, key string) (T, error)) (T, error) {
 	s := stepOf{job: job, name: name}
 	var none T

@@ -151,8 +151,8 @@ while record and at <= #waits do
   end
   at = from + size
   local since = tonumber(string.sub(waits, from + 8, from + 20)) or 0
-  local fits = string.sub(waits, from, from + 7) == string.sub(record, 1, 8)
-  waiters = waiters + (fits and since > now - 60000 and 1 or 0)
+  local fits = size + 0 > 21 and string.sub(waits, from, from + 7) == string.sub(record, 1, 8)
+  waiters = waiters + (fits and math.abs(now - since) < 60000 and 1 or 0)
 end
 
 return {

@@ -11,9 +11,11 @@
 -- when it has come further. Calls can overtake each other: of the reports of a run, those with a
 -- number that is not larger than the last one are left out. A step with a known name gets the new
 -- result. Send no more than about 1 MiB of results. Safe to send twice.
--- Returns {'ok', now, letters}: one letter a job, o for noted, l for left alone because the lease
--- is lost, v for left alone because the job has noted a hundred steps already, D for left alone
--- because the names of its steps cannot be read.
+-- Returns {'ok', now, letters}: one letter for each of the first jobs, for at least one, and
+-- otherwise for as many as have about 1 MiB of notes and results; each known step counts as 200
+-- bytes. o for noted, l for left alone because the lease is lost, v for left alone because the job
+-- has noted a hundred steps already, D for left alone because the names of its steps cannot be
+-- read, z for left alone because Redis has no memory left.
 -- Cost: O(jobs × log N).
 -- Uses: now owns control look steps
 local leases, notes = KEYS[1], KEYS[2]
@@ -28,7 +30,7 @@ local function waiting(waiters, nonce)
       return list
     end
     at = from + size
-    if string.sub(waiters, from, from + 7) == nonce then
+    if string.sub(waiters, from, from + 7) == nonce and size + 0 > 21 then
       list[#list + 1] = string.sub(waiters, from + 21, at - 1)
     end
   end
@@ -39,32 +41,35 @@ for at = first, #jobs, width do
   ids[#ids + 1] = jobs[at]
 end
 local ends = redis.call('ZMSCORE', leases, unpack(ids))
-redis.call('HDEL', notes, '') -- after a deletion, the script can write at maxmemory
+local bytes = 0
 for i, id in ipairs(ids) do
+  if bytes > 1048576 then
+    break
+  end
   local at = first + (i - 1) * width
   local fence, nonce, progress = jobs[at + 1], jobs[at + 2], jobs[at + 3]
   local step, result = jobs[at + 4], jobs[at + 5]
   local own = owns(ends[i], fence)
   local letter = own and 'o' or 'l'
-  local field, front = 'p' .. id, 's' .. #id .. ':' .. id
+  local field, saved = 'p' .. id, 's' .. #id .. ':' .. id
   local known = own and redis.call('HMGET', notes, field, 'w' .. id) or {}
-  local note = known[1] or ''
+  local note, old, newer = known[1] or '', nil, false
+  if note ~= '' and string.sub(note, 1, 8) ~= nonce then
+    old, note = note, ''
+  end
+  if note == '' then
+    note = nonce .. '0:'
+  end
   local names, stop = steps_in(note)
-  if string.sub(note, 1, 8) ~= nonce then
-    local fields = {}
-    for k, one in ipairs(names) do
-      fields[k] = front .. string.sub(note, 1, 8) .. one
+  bytes = bytes + 2 * #note + #result
+  local there = step == ''
+  if not there then
+    bytes = bytes + 200 * #names
+    for _, one in ipairs(names) do
+      there = there or one == step
     end
-    if note ~= '' then
-      redis.call('HDEL', notes, field, unpack(fields))
-    end
-    note, names, stop = nonce .. '0:', {}, 11
   end
-  local saved = step == ''
-  for _, one in ipairs(names) do
-    saved = saved or one == step
-  end
-  if own and not (stop and (saved or #names < 100)) then
+  if own and not (stop and (there or #names < 100)) then
     letter = stop and 'v' or 'D'
   end
   if letter == 'o' then
@@ -72,22 +77,37 @@ for i, id in ipairs(ids) do
     local rest = string.sub(note, stop)
     local run, number = string.match(progress, '^%d+ %d+ (%d+) (%d+) ')
     local last_run, last = string.match(rest, '^ %d+ %d+ %d+ (%d+) (%d+) ')
-    local newer = run and (run ~= last_run or tonumber(number) > tonumber(last))
+    newer = run and (run ~= last_run or tonumber(number) > tonumber(last))
     if newer then
       rest = string.format(' %.0f ', now) .. progress
     end
-    if not saved then
+    if not there then
       list = list .. #step .. ':' .. step
     end
-    note = nonce .. #list .. ':' .. list .. rest
+    local put = {field, nonce .. #list .. ':' .. list .. rest}
     if step ~= '' then
-      redis.call('HSET', notes, field, note, front .. nonce .. step, result)
-    else
-      redis.call('HSET', notes, field, note)
+      put[3], put[4] = saved .. nonce .. step, result
     end
-    if newer and known[2] then
-      look(notes, waiting(known[2], nonce), id)
+    -- Nothing is written before it, because after a deletion it could not fail.
+    local written = redis.pcall('HSET', notes, unpack(put))
+    if type(written) == 'table' then
+      if not string.find(written.err, 'OOM', 1, true) then
+        return written
+      end
+      letter = 'z'
     end
+  end
+  if letter == 'o' and old then
+    local others = steps_in(old)
+    local fields = {saved .. string.sub(old, 1, 8)} -- of no step
+    for _, one in ipairs(others) do
+      fields[#fields + 1] = fields[1] .. one
+    end
+    redis.call('HDEL', notes, unpack(fields))
+    bytes = bytes + #old + 200 * #others
+  end
+  if letter == 'o' and newer and known[2] then
+    look(notes, waiting(known[2], nonce), id)
   end
   letters[i] = letter
 end

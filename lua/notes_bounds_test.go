@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq/internal/hand"
+	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
 	"github.com/delayq/delayq/internal/serve"
@@ -124,8 +125,8 @@ func TestManyStepsAreDeletedInParts(t *testing.T) {
 	})
 }
 
-// At maxmemory, ends are told and notes are written, and a client that cannot be registered asks
-// again.
+// At maxmemory, ends are told. Notes are refused, also if there are others of an earlier job, and a
+// client that cannot be registered asks again.
 func TestNotesAtMaxmemory(t *testing.T) {
 	t.Parallel()
 	redistest.Need(t)
@@ -139,11 +140,15 @@ func TestNotesAtMaxmemory(t *testing.T) {
 		id, held := stageEnding(t, h, e)
 		me := h.ear("me")
 		nonce := me.waits(id)
+		require.NoError(t, rdb.HSet(ctx, h.Keys.Notes, "p"+id, "123456785:3:old", "s1:a12345678old", "x").Err())
 		require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "1").Err())
 		require.Equal(t, "v"+nonce, h.Wait("other", id, "", hand.Register)[:9], name)
+		require.Equal(t, "P", h.Wait("other", "none", "12345678", hand.Register), name)
 		if e.running {
-			require.Equal(t, "oo", h.Note(held, hand.Note{Progress: "1 2 0 0 "}, hand.Note{Step: "pay", Result: "42"}), name)
-			require.Len(t, me.heard(), 1)
+			fields := h.notes()
+			require.Equal(t, "zz", h.Note(held, hand.Note{Progress: "1 2 1 1 "}, hand.Note{Step: "pay", Result: "42"}), name)
+			require.Empty(t, me.heard())
+			require.Equal(t, fields, h.notes())
 		}
 		e.do(t, h, held)
 		if !e.silent {
@@ -153,6 +158,38 @@ func TestNotesAtMaxmemory(t *testing.T) {
 		require.NoError(t, just(h.TryPrune(0, time.Hour, 10)))
 		require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "0").Err())
 	}
+}
+
+// A call of note does about 1 MiB of work, and answers the first jobs: those of the others are sent
+// again. One is done in any case.
+func TestNoteDoesBoundedWork(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.Put("+0", named("job", 20)...)
+		held := h.Take(20, time.Hour)
+		steps := ""
+		for _, name := range named("step", 99) {
+			steps += record.Netstring(name + strings.Repeat("x", 100-len(name)))
+		}
+		call := func(n hand.Note) int {
+			var args []any
+			for _, one := range held {
+				require.NoError(t, h.RDB.HSet(t.Context(), h.Keys.Notes, "p"+one.ID, one.Nonce()+record.Netstring(steps)).Err())
+			}
+			for range 4 {
+				for _, one := range held {
+					args = append(args, one.ID, one.Fence, one.Nonce(), n.Progress, n.Step, n.Result)
+				}
+			}
+			r, err := h.Run(script.Note, args...)
+			require.NoError(t, err)
+			require.Empty(t, strings.Trim(r.Text(2), "o"))
+			return len(r.Text(2))
+		}
+		one := 2 * len(steps)
+		require.InDelta(t, script.CallBytes/one, call(hand.Note{Progress: "1 2 1 1 "}), 2)
+		require.InDelta(t, script.CallBytes/(one+99*200), call(hand.Note{Step: "last", Result: "x"}), 2)
+		require.Equal(t, 1, call(hand.Note{Step: "last", Result: strings.Repeat("x", script.CallBytes)}))
+	})
 }
 
 // What a call about notes asks of Redis does not depend on how many there are.

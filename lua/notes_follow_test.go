@@ -266,6 +266,77 @@ func TestWaitForARevivedJob(t *testing.T) {
 	})
 }
 
+// Between its death and a minute later, a job is revived and ends again. Nobody waits for that, and
+// the new outcome is the one that counts.
+func TestOutcomeOfARevivedJob(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		do      func(h *Hand)
+		outcome string // as a pattern
+	}{
+		"done":            {func(h *Hand) { require.Equal(h.T, "o", h.Ack(h.TakeOne("a"))) }, `o .*`},
+		"cancelled":       {func(h *Hand) { require.Equal(h.T, "r", must(h.TryCancel("a")).Text(2)) }, `c `},
+		"enqueued again":  {func(h *Hand) { require.Equal(h.T, "o", h.Again(0, h.TakeOne("a"))) }, `(?s)f .+`},
+		"running":         {func(h *Hand) { h.TakeOne("a") }, ``},
+		"buried again":    {func(h *Hand) { require.Equal(h.T, "o", h.Bury(h.TakeOne("a"))) }, `d .*`},
+		"dead, cancelled": {func(h *Hand) { h.Bury(h.TakeOne("a")); _ = must(h.TryCancel("a")) }, `d .*`},
+		"dead, replaced":  {func(h *Hand) { h.Bury(h.TakeOne("a")); _ = must(h.TryEnqueue(false, [2]string{"a", "d+0"})) }, `d .*`},
+		"dead, pruned":    {func(h *Hand) { h.Bury(h.TakeOne("a")); _ = must(h.TryPrune(0, time.Hour, 10)) }, `d .*`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachHand(t, func(t *testing.T, h *Hand) {
+				h.T = t
+				me := h.ear("me")
+				h.Put("+0", "a")
+				nonce := me.waits("a")
+				require.Equal(t, "o", h.Bury(h.TakeOne("a")))
+				require.Equal(t, []string{"a"}, me.heard())
+				require.Regexp(t, `^d `, me.outcome("a", nonce))
+				require.Zero(t, must(h.client().insp.Explain(t.Context(), h.Keys.Topic, "a")).Waiters)
+				require.Equal(t, "d", must(h.TryRevive("a")).Text(2))
+				require.Zero(t, must(h.client().insp.Explain(t.Context(), h.Keys.Topic, "a")).Waiters)
+				test.do(h)
+				require.Empty(t, me.heard(), "it does not wait any more")
+				require.EqualValues(t, 1, h.counted("awaited"))
+				require.Regexp(t, `^(?s)`+test.outcome+`$`, me.outcome("a", nonce))
+			})
+		})
+	}
+}
+
+// A job that dies often leaves one mark of it. The mark takes no place from those who wait.
+func TestJobThatDiesOften(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		for range 3 {
+			require.NoError(t, just(h.TryEnqueue(false, [2]string{"a", "d+0"})))
+			h.ear("me").waits("a")
+			require.Equal(t, "o", h.Bury(h.TakeOne("a")))
+			require.Len(t, h.RDB.HGet(t.Context(), h.Keys.Notes, "wa").Val(), len("21:")+21)
+		}
+		require.Equal(t, "d", must(h.TryRevive("a")).Text(2))
+		for _, name := range named("client", 8) {
+			h.ear(name).waits("a")
+		}
+		require.Equal(t, "v", h.Wait("ninth", "a", "", hand.Register)[:1])
+	})
+}
+
+// A client that cannot be registered for a job that is still to come is told so.
+func TestWaitersOfAJobToComeAreEight(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		nonces := named("other", 8)
+		for i, name := range named("client", 8) {
+			require.Equal(t, "p", h.Wait(name, "a", nonces[i][:7]+"x", hand.Register))
+		}
+		require.Equal(t, "P", h.Wait("ninth", "a", "12345678", hand.Register))
+		require.Equal(t, "p", h.Wait("ninth", "a", "12345678", hand.Look), "it has not asked for it")
+		h.Put("+0", "a")
+		require.Equal(t, "H", h.Wait("ninth", "a", "12345678", hand.Register))
+		require.Empty(t, h.Wait("client 00003", "a", "", hand.Leave))
+		require.Equal(t, "h", h.Wait("ninth", "a", "12345678", hand.Register))
+	})
+}
+
 // Whoever asks for a job that was done before is told what is kept of it.
 func TestWaitForADoneJob(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {

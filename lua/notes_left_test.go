@@ -84,9 +84,11 @@ func TestPruneOfNotes(t *testing.T) {
 		me.waits("a")
 		held := h.Take(2, time.Hour)
 		h.noted(held[0])
+		require.Equal(t, "o", h.Note(held[0], hand.Note{Step: "1:a", Result: "x"}))
 		require.Equal(t, "o", h.Note(held[1], hand.Note{Step: "step", Result: "x"}))
 		require.Equal(t, "o", h.Bury(held[1]))
 		kept := must(h.RDB.HGetAll(ctx, h.Keys.Notes).Result())
+		kept["e55555555"] = fmt.Sprintf("c %d ", now+50_000)
 		kept["e11111111"] = fmt.Sprintf("c %d ", now-50_000)
 		kept["later"] = "a field of a later release"
 		entry := func(age int64, name string) string {
@@ -99,6 +101,9 @@ func TestPruneOfNotes(t *testing.T) {
 			"e22222222": fmt.Sprintf("c %d ", now-70_000), "e33333333": "?", "wy": entry(90_000, "gone"), "wz": "?",
 			"pnobody": "123456786:4:step", "s6:nobody12345678step": "x", "s1:a" + nonce + "unknown": "x", "s1:a12345678pay1": "x", "s": "x",
 			"s1:b" + nonce + "step": "x",
+			// Of a clock that was set back; and what looks like a step in a text or a name.
+			"e44444444": fmt.Sprintf("c %d ", now+70_000), "wv": entry(-70_000, "ahead"),
+			"s1:a" + nonce + "half": "x", "s1:a" + nonce + "a": "x",
 		} {
 			require.NoError(t, h.RDB.HSet(ctx, h.Keys.Notes, field, value).Err())
 		}

@@ -25,6 +25,7 @@ type vigil struct {
 	held     map[string]hand.Held         // running jobs
 	waiters  map[string]map[*ear]bool     // nonce → who waits for it
 	outcomes map[string]string            // nonce → letter, and after f the next nonce; of those that had waiters
+	revived  map[string]bool              // nonce: it was dead, and those who waited were told
 	ids      map[string]string            // nonce → ID
 	due      map[*ear][]string            // messages that must have come
 	told     map[string]map[*ear]struct{} // nonce → who was told
@@ -59,9 +60,10 @@ func (v *vigil) state(id string) string {
 
 // ends notes that an incarnation has ended.
 func (v *vigil) ends(nonce, letter string) {
-	if len(v.waiters[nonce]) == 0 {
+	if len(v.waiters[nonce]) == 0 && !v.revived[nonce] {
 		return
 	}
+	delete(v.revived, nonce)
 	v.outcomes[nonce] = letter
 	for e := range v.waiters[nonce] {
 		v.due[e] = append(v.due[e], v.ids[nonce])
@@ -76,9 +78,10 @@ func (v *vigil) ends(nonce, letter string) {
 
 // follows notes that an incarnation goes on as another one.
 func (v *vigil) follows(old, next string) {
-	if len(v.waiters[old]) == 0 {
+	if len(v.waiters[old]) == 0 && !v.revived[old] {
 		return
 	}
+	delete(v.revived, old)
 	v.outcomes[old] = "f" + next
 	for e := range v.waiters[old] {
 		if v.waiters[next] == nil {
@@ -163,6 +166,7 @@ func (v *vigil) edit(id string) {
 	case 2:
 		v.last = "revive"
 		if must(v.h.TryRevive(id)).Text(2) == "d" {
+			v.revived[job] = v.revived[job] || v.outcomes[job] != ""
 			delete(v.outcomes, job)
 			delete(v.told, job)
 		}
@@ -250,7 +254,7 @@ func TestWaitersAgainstAModel(t *testing.T) {
 func playVigil(t *testing.T, h *Hand, seed uint64) {
 	v := &vigil{
 		Rand: rand.New(rand.NewPCG(seed, 35)), t: t, h: h, held: map[string]hand.Held{}, waiters: map[string]map[*ear]bool{},
-		outcomes: map[string]string{}, ids: map[string]string{}, due: map[*ear][]string{}, told: map[string]map[*ear]struct{}{},
+		outcomes: map[string]string{}, ids: map[string]string{}, revived: map[string]bool{}, due: map[*ear][]string{}, told: map[string]map[*ear]struct{}{},
 	}
 	for _, name := range []string{"x", "y", "z"} {
 		v.ears = append(v.ears, h.ear(name))

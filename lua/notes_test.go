@@ -232,6 +232,9 @@ func TestEachEndTellsWhoWaits(t *testing.T) {
 				if e.silent && e.outcome != "" {
 					left = append(left, "e")
 				}
+				if strings.HasPrefix(e.outcome, "d") {
+					left = append(left, "w"+id) // it can be revived
+				}
 				if e.keeps {
 					left = append(left, "p"+id, "s pay1", "s pay2")
 				}

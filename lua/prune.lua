@@ -128,7 +128,7 @@ if #old > 0 then
   if written > 0 then
     -- Uses: look ended log_of
     local tell = endings(notes, pool, stats, look)
-    tell.jobs(old, log_of(errors))
+    tell.jobs(old, log_of(errors), false, true)
     tell.close()
   end
   redis.call('HDEL', pool, unpack(old))

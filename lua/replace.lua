@@ -138,7 +138,7 @@ do
           if tell then
             local merged = later and later.letters[i]
             local ending, heir = merged and 'f' or 'r', merged and string.sub(heads[n], 1, 8) or ''
-            tell.jobs({id}, function() return ending, heir end)
+            tell.jobs({id}, function() return ending, heir end, false, buried[n] and not leased[n])
             if waits then
               tell.heir(id, redis.call('HGET', next, id), ending, heir)
             end

@@ -21,8 +21,9 @@
 -- scheduled, r for ready, u for running) and note: the job lives, and the client is registered, if
 -- it asked for that. v instead of l: eight others are, or Redis has no memory left. Then it asks
 -- again. e, nonce and outcome: it has ended. h: another job has the ID. p: no job has the ID, and
--- the end of one with the nonce is not known. After both the client is registered too. g: there is
--- no such job, and no nonce was given. Empty after -.
+-- the end of one with the nonce is not known. After both the client is registered too, if it asked
+-- for that; H and P instead: it is not, as with v. g: there is no such job, and no nonce was given.
+-- Empty after -.
 -- Cost: O(jobs).
 -- Uses: now successor wait
 local notes, pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -81,18 +82,18 @@ local function answer(id, wanted, verb)
     note = string.sub(note, 1, 8) == nonce and note or ''
     local waits = verb == '?' or register(notes, id, nonce, name)
     return (waits and 'l' or 'v') .. nonce .. state .. note
-  elseif outcome then
-    return 'e' .. wanted .. outcome
   end
   local last, how = kept(id)
   if last and (last == wanted or wanted == '') then
     return 'e' .. last .. how
+  elseif outcome then
+    return 'e' .. wanted .. outcome
   elseif wanted == '' then
     return 'g'
-  elseif verb == '+' then
-    register(notes, id, wanted, name)
   end
-  return nonce and 'h' or 'p'
+  local unknown = nonce and 'h' or 'p'
+  local waits = verb == '?' or register(notes, id, wanted, name)
+  return waits and unknown or string.upper(unknown)
 end
 
 local answers, bytes = {}, 0

@@ -491,6 +491,39 @@ func TestLeasesAreExtendedWhenRedisIsFull(t *testing.T) {
 	r.requireOnce("running")
 }
 
+// A step that Redis has no memory for fails with a clear error. Progress is dropped.
+func TestStepWhenRedisIsFull(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	f := queuetest.NewFixture(t, rdb)
+	limit := func(bytes string) { require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", bytes).Err()) }
+	ended := make(chan error, 3)
+	server := queuetest.NewServer(rdb, f.Prefix)
+	server.HandlerFunc("topic", func(ctx context.Context, job *delayq.Job) error {
+		step := func(name string) {
+			_, err := delayq.Step(ctx, job, name, func(context.Context, string) (int, error) { return 1, nil })
+			ended <- err
+		}
+		limit("1")
+		require.NoError(t, job.Progress(1, 2, "half"))
+		step("x")
+		step("x")
+		limit("0")
+		step("x")
+		return nil
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	over := make(chan error, 1)
+	go func() { over <- server.Run(ctx) }()
+	f.Enqueue("1")
+	for range 2 {
+		require.ErrorContains(t, <-ended, `step "x" topic "topic" job "1": its result is not saved: the memory of Redis is full (OOM)`)
+	}
+	require.NoError(t, <-ended)
+	stop()
+	require.NoError(t, <-over)
+}
+
 func TestServerStartsWhenRedisIsFull(t *testing.T) {
 	r := onRedis(t)
 	r.enqueue("1")

@@ -238,6 +238,9 @@ func (w *Waits) answered(f *flight, answers script.Reply) {
 // read reads the answer to one look. early says that the job was not enqueued when it was sent.
 func (w *Waits) read(one *target, text string, early bool) {
 	a, polls, next := decode(text, early)
+	if !one.follows(next) {
+		a, next = Answer{Kind: Gone}, ""
+	}
 	if a.Kind == Gone || a.Err != nil {
 		a.Nonce = one.nonce
 	}
@@ -278,6 +281,24 @@ func (w *Waits) read(one *target, text string, early bool) {
 	}
 }
 
+// mostHops bounds how many incarnations follow one another between two looks that find something
+// else. Outcomes are kept for a minute.
+const mostHops = 10_000
+
+// follows reports whether a target can go on as the incarnation with a nonce. Damaged outcomes can
+// lead round in a circle.
+func (one *target) follows(next string) bool {
+	if next == "" {
+		one.passed = nil
+		return true
+	}
+	if one.passed == nil {
+		one.passed = make(map[string]bool)
+	}
+	one.passed[one.nonce] = true
+	return !one.passed[next] && len(one.passed) <= mostHops
+}
+
 // decode reads an answer of the script. polls says that no message will tell of the end, and next
 // is the nonce of the incarnation that goes on for the one that has ended.
 func decode(text string, early bool) (a Answer, polls bool, next string) {
@@ -311,9 +332,9 @@ func decode(text string, early bool) (a Answer, polls bool, next string) {
 			}
 		}
 		return a, false, next
-	case 'p', 'h':
+	case 'p', 'h', 'P', 'H':
 		if early {
-			return Answer{Kind: Early}, false, ""
+			return Answer{Kind: Early}, letter == 'P' || letter == 'H', ""
 		}
 		return Answer{Kind: Gone}, false, ""
 	case 'g':

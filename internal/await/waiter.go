@@ -39,7 +39,7 @@ type Kind int
 // The kinds of answers. Those after Early are the last ones of their waiters.
 const (
 	Lives Kind = iota
-	Early      // it is not enqueued yet, and Redis knows that the client waits for it
+	Early      // it is not enqueued yet, and Redis knows that the client waits, or it looks often
 	Ended
 	None // no job has the ID
 	Gone // the incarnation is gone, and nothing says how it has ended

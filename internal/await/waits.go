@@ -89,7 +89,9 @@ type target struct {
 	waiters []*Waiter
 	early   bool // it is not enqueued yet
 	asked   bool // Redis has been asked, and can have registered the client
-	told    bool // it was early, and its waiter has learnt that the client is registered
+	told    bool // it was early, and its waiter has learnt that Redis was asked
+
+	passed map[string]bool // nonces from which it has gone on since something else was found
 
 	queued bool
 	flying bool

@@ -17,6 +17,7 @@ var (
 	ErrManySteps = errors.New("the job has " + strconv.Itoa(record.MaxSteps) + " steps, and no more are allowed")
 	ErrDamaged   = errors.New("Redis has a damaged note of the job, and which steps are over cannot be read")
 	ErrNoResult  = errors.New("the step is over, but Redis has lost its result")
+	ErrNoMemory  = errors.New("its result is not saved: the memory of Redis is full (OOM)")
 )
 
 // Noted is what a run says of its job: how far it has come, and which of its steps are over. Copies
@@ -289,7 +290,7 @@ func (n *Noted) Save(ctx context.Context, name, result string) (err error) {
 	switch {
 	case err == nil:
 		n.keepLocked(name, result)
-	case sent && !errors.Is(err, ErrManySteps):
+	case sent && !errors.Is(err, ErrManySteps) && !errors.Is(err, ErrNoMemory):
 		n.steps[name] = &made{} // Redis may have it
 	default:
 		delete(n.steps, name)

@@ -205,6 +205,7 @@ const (
 	LetterTomb      = 't' // refused: no job has the ID, but it is closed
 	LetterFull      = 'v' // refused: the topic has too many tombs
 	LetterDamaged   = 'D' // refused: what Redis has of the job cannot be read
+	LetterNoMemory  = 'z' // refused: Redis has no memory left
 	LetterNext      = 'q' // left for another call: the job has a successor
 	LetterHeir      = 'N' // done, and the successor is enqueued instead of the job that the handler asks for
 

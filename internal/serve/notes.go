@@ -259,8 +259,18 @@ func (t *Topic) goneLocked(r *run.Run) error {
 	return nil
 }
 
-// callNotes is one call of the note script.
+// callNotes calls the note script until it has answered all rows. After an error, it has answered
+// those that there are letters for.
 func (t *Topic) callNotes(ctx context.Context, rows []noteRow) (letters string, err error) {
+	for err == nil && len(letters) < len(rows) {
+		var more string
+		more, err = t.callNotesOnce(ctx, rows[len(letters):])
+		letters += more
+	}
+	return letters, err
+}
+
+func (t *Topic) callNotesOnce(ctx context.Context, rows []noteRow) (letters string, err error) {
 	args := make([]any, 0, 6*len(rows))
 	for _, row := range rows {
 		step, result := "", ""
@@ -270,10 +280,13 @@ func (t *Topic) callNotes(ctx context.Context, rows []noteRow) (letters string, 
 		args = append(args, row.run.ID, row.fence, row.run.Nonce, row.report, step, result)
 	}
 	reply, err := t.exec(ctx, topicCall{script: script.Note, jobs: len(rows)}, args...)
-	if letters = reply.Text(2); err == nil && len(letters) != len(rows) {
-		err = script.ErrReply
+	if err != nil {
+		return "", err
 	}
-	return letters, err
+	if letters = reply.Text(2); letters == "" || len(letters) > len(rows) {
+		return "", script.ErrReply
+	}
+	return letters, nil
 }
 
 // sendNotes makes the call of the loop. What Redis may not have is queued again. A step that Redis
@@ -285,9 +298,9 @@ func (t *Topic) sendNotes(ctx context.Context, rows []noteRow) error {
 	t.Mu.Lock()
 	for i, row := range rows {
 		switch {
-		case err != nil && row.save != nil && script.Certain(err) && !script.Away(err):
+		case i >= len(letters) && row.save != nil && script.Certain(err) && !script.Away(err):
 			row.save.ended <- err
-		case err != nil:
+		case i >= len(letters):
 			t.requeueLocked(row)
 		case letters[i] == script.LetterLost:
 			doubted = append(doubted, row)
@@ -298,6 +311,8 @@ func (t *Topic) sendNotes(ctx context.Context, rows []noteRow) error {
 			row.save.ended <- run.ErrManySteps
 		case letters[i] == script.LetterDamaged:
 			row.save.ended <- run.ErrDamaged
+		case letters[i] == script.LetterNoMemory:
+			row.save.ended <- run.ErrNoMemory
 		default:
 			row.save.ended <- nil
 		}

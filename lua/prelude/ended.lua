@@ -13,9 +13,11 @@ local function endings(said, stored, totals, send)
 
   -- of.tell tells those who wait for the incarnation of a job with a nonce: those are the waiters
   -- that have it. rest follows the letter of the outcome. After f, it is the nonce of the
-  -- incarnation that goes on, for which they wait from now on.
-  of.tell = function(id, waiters, nonce, kind, rest)
-    local names, left, at, seen = {}, '', 1, {}
+  -- incarnation that goes on, for which they wait from now on. A job that dies can be revived:
+  -- a waiter without a name stays, so that its next end is written in place of this one. again says
+  -- that the job was not revived.
+  of.tell = function(id, waiters, nonce, kind, rest, stay, again)
+    local names, left, at, seen, asked = {}, '', 1, {}, false
     waiters = left_of[id] or waiters
     while true do
       local size, start = string.match(waiters, '^(%d+):()', at)
@@ -24,17 +26,23 @@ local function endings(said, stored, totals, send)
       end
       at = start + size
       local entry = string.sub(waiters, start, at - 1)
+      local name = string.sub(entry, 22)
       if string.sub(entry, 1, 8) == nonce then
-        names[#names + 1] = string.sub(entry, 22)
+        asked = asked or name ~= '' or not again
+        names[#names + 1] = name ~= '' and name or nil
         entry = kind == 'f' and rest .. string.sub(entry, 9) or ''
       end
+      entry = name == '' and (kind == 'd' or kind == 'f') and '' or entry -- one is enough
       local who = string.sub(entry, 1, 8) .. string.sub(entry, 22)
       if entry ~= '' and not seen[who] then -- it can have waited for both
         left, seen[who] = left .. #entry .. ':' .. entry, true
       end
     end
-    if #names > 0 then
-      left_of[id] = left
+    left_of[id] = left ~= waiters and left or left_of[id]
+    if asked then
+      if stay and kind == 'd' then
+        left_of[id] = left .. '21:' .. nonce .. string.format('%013.0f', now)
+      end
       puts[#puts + 1] = 'e' .. nonce
       puts[#puts + 1] = kind .. string.format(' %.0f ', now) .. rest
     end
@@ -69,8 +77,8 @@ local function endings(said, stored, totals, send)
 
   -- of.job does both for the job with an index, whose record is still in pool. how is the letter of
   -- its outcome, or a function that returns it, and what follows it. A job that stays keeps its
-  -- note.
-  of.job = function(found, i, id, how, stay)
+  -- note. again: it is dead already.
+  of.job = function(found, i, id, how, stay, again)
     local waiters, note = found[2 * i - 1], found[2 * i]
     local record = waiters and redis.pcall('HGET', stored, id)
     if type(record) == 'string' then
@@ -78,7 +86,7 @@ local function endings(said, stored, totals, send)
       if type(how) == 'function' then
         kind, rest = how(i, id)
       end
-      of.tell(id, waiters, string.sub(record, 1, 8), kind, rest or '')
+      of.tell(id, waiters, string.sub(record, 1, 8), kind, rest or '', stay, again)
     end
     if note and not stay then
       of.erase(id, note)
@@ -86,10 +94,10 @@ local function endings(said, stored, totals, send)
   end
 
   -- of.jobs does it for all of them.
-  of.jobs = function(list, how, stay)
+  of.jobs = function(list, how, stay, again)
     local found = of.read(list)
     for i, id in ipairs(list) do
-      of.job(found, i, id, how, stay)
+      of.job(found, i, id, how, stay, again)
     end
   end
 

@@ -4,8 +4,8 @@
 
 -- register notes in notes that a client waits for the incarnation of a job with a nonce, or that it
 -- leaves: without a nonce, all of that job. A registration is written anew when it is 20 s old, and
--- is gone when it is 60 s old. It returns false if eight others wait, or if Redis has no memory
--- left.
+-- is gone when it is 60 s old. One from the future is as old: the clock was set back. It returns
+-- false if eight others wait, or if Redis has no memory left.
 local function register(notes, id, nonce, name, leaves)
   local waiters, at = redis.call('HGET', notes, 'w' .. id) or '', 1
   local left, others, fresh = '', 0, false
@@ -16,7 +16,7 @@ local function register(notes, id, nonce, name, leaves)
     end
     at = from + size
     local entry = string.sub(waiters, from, at - 1)
-    local age = now - (tonumber(string.sub(entry, 9, 21)) or 0)
+    local age = math.abs(now - (tonumber(string.sub(entry, 9, 21)) or 0))
     local own = string.sub(entry, 22) == name
       and (nonce == '' or string.sub(entry, 1, 8) == nonce)
     if own and age <= 20000 and not leaves then
@@ -24,7 +24,7 @@ local function register(notes, id, nonce, name, leaves)
     end
     if age <= 60000 and (not own or fresh) then
       left = left .. #entry .. ':' .. entry
-      others = others + (own and 0 or 1)
+      others = others + ((own or #entry == 21) and 0 or 1) -- without a name: see prelude/ended.lua
     end
   end
   if not leaves and not fresh then

@@ -43,7 +43,7 @@ local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, lea
     if wanted ~= ''
       and not expected(wanted, letter, score, id, pool, attempts, moved) then
       letters[i] = redis.call('HEXISTS', pool, id) == 1 and 'c' or 'g'
-    elseif tell and tell.job(noticed, i, id, 'c') -- which returns nothing, and needs the record
+    elseif tell and tell.job(noticed, i, id, 'c', false, letter == 'd') -- needs the record
       or redis.call('HDEL', pool, id) == 1 then
       letters[i] = letter
       gone[#gone + 1] = id
