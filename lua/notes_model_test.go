@@ -244,7 +244,7 @@ func (v *vigil) check(step int) {
 // ended, once, and in the end nothing is left but outcomes.
 func TestWaitersAgainstAModel(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(redistest.Size(30)) {
+	for seed := range uint64(redistest.Size(20)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			eachHand(t, func(t *testing.T, h *Hand) { playVigil(t, h, seed) })
 		})

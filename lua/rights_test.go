@@ -605,7 +605,10 @@ func callCancelled(c *caller) error {
 		case err := <-ended:
 			return accept(err, delayq.ErrCancelled)
 		default:
-			if err := accept(just(c.Dequeue(ctx, c.topic, "called")), delayq.ErrNotFound); err != nil {
+			switch err := just(c.Dequeue(ctx, c.topic, "called")); {
+			case err == nil: // the client can look a second later, which is no reason to ask again
+				return accept(<-ended, delayq.ErrCancelled)
+			case !errors.Is(err, delayq.ErrNotFound):
 				cancel()
 				return errors.Join(err, <-ended)
 			}
