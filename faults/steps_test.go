@@ -3,7 +3,6 @@ package faults_test
 import (
 	"context"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -15,34 +14,11 @@ import (
 	"github.com/delayq/delayq/faults/rig"
 )
 
-// latest is the longest time after the end of a job within which those who wait for it learn of it.
-const latest = 10 * time.Second
-
-// A told is what a caller has learned of the end of a job, and when, by Redis's clock.
+// A told is what a caller has learned of the end of a job.
 type told struct {
-	kind   int
-	nonce  string // of the job, as its handler gave it out
-	err    error
-	ended  time.Time
-	learnt time.Time
-}
-
-// learned adds the times of a result.
-func (b *bench) learned(kind int, r *delayq.Result, err error) (t told) {
-	t = told{kind: kind, err: err}
-	var dead *delayq.DeadError
-	switch {
-	case err == nil:
-		t.nonce, t.ended = string(r.Output), r.FinishedAt
-	case errors.As(err, &dead):
-		t.ended = dead.BuriedAt
-	}
-	now, err := b.direct.Time(context.Background()).Result()
-	if err != nil {
-		b.t.Errorf("the time of Redis: %v", err)
-	}
-	t.learnt = now
-	return t
+	kind  int
+	nonce string // of the job, as its handler gave it out
+	err   error
 }
 
 // The kinds of jobs in the storm.
@@ -55,8 +31,8 @@ const (
 )
 
 // Workers are killed while they make steps, the connections of those who wait are reset, and their
-// messages are lost for a while. Nobody misses the end of a job, or learns of it later than ten
-// seconds after it. No step is made again that was saved.
+// messages are lost for a while. Nobody misses the end of a job. No step is made again that was
+// saved. That it takes ten seconds at most is held where time is not real (TestNoEndIsMissed).
 func TestKilledWorkersTellWhoWaitsAndRepeatNoStep(t *testing.T) {
 	b := newBench(t)
 	const jobs = 32
@@ -78,7 +54,10 @@ func TestKilledWorkersTellWhoWaitsAndRepeatNoStep(t *testing.T) {
 		}
 		waiting.Go(func() {
 			r, err := caller.Call(ctx, "t", id, payload, opts...)
-			known := b.learned(kind, r, err)
+			known := told{kind: kind, err: err}
+			if err == nil {
+				known.nonce = string(r.Output)
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			list = append(list, known)
@@ -98,15 +77,11 @@ func TestKilledWorkersTellWhoWaitsAndRepeatNoStep(t *testing.T) {
 		require.NoError(t, w.Start())
 	}
 	far.Mute() // from here on they learn by their looks
-	var ends []time.Time
 	for i := cancelled; i < jobs; i += kinds {
 		_, err := b.client.Dequeue(ctx, "t", fmt.Sprint("j", i))
 		require.NoError(t, err)
-		now, err := b.direct.Time(ctx).Result()
-		require.NoError(t, err)
-		ends = append(ends, now)
 	}
-	waiting.Wait()
+	waiting.Wait() // no longer than ctx
 	far.Heal()
 	require.Len(t, list, jobs)
 	for _, known := range list {
@@ -118,9 +93,7 @@ func TestKilledWorkersTellWhoWaitsAndRepeatNoStep(t *testing.T) {
 			require.ErrorIs(t, known.err, delayq.ErrDead)
 		case cancelled:
 			require.ErrorIs(t, known.err, delayq.ErrCancelled)
-			known.ended = ends[0]
 		}
-		require.Less(t, known.learnt.Sub(known.ended), latest+2*time.Second, "a look of a busy machine included, kind %d", known.kind)
 	}
 	require.NotZero(t, far.Dropped(), "messages were lost")
 	b.stepsAreMadeOnce(jobs)

@@ -118,6 +118,76 @@ func TestWaitAfterAFailover(t *testing.T) {
 	})
 }
 
+// A thousand jobs end at their times, and eight clients wait for each of them. Some clients cannot
+// subscribe for a while, the connections of others are cut, and a failover loses who waits. Nobody
+// misses an end, or learns of it later than ten seconds after it.
+func TestEightWaitersEach(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		jobs := redistest.Size(1000)
+		const clients, lasts = 8, 40 * time.Second
+		b.Serve("t", func(_ context.Context, job *delayq.Job) error { return job.SetOutput([]byte(job.ID)) }, delayq.Concurrency(100))
+		var fresh []delayq.NewJob
+		for i := range jobs {
+			due := time.Second + lasts*time.Duration(i)/time.Duration(jobs)
+			fresh = append(fresh, delayq.NewJob{Topic: "t", ID: fmt.Sprint(i), Options: []delayq.JobOption{delayq.ProcessIn(due), delayq.Retention(time.Minute)}})
+		}
+		require.NoError(b, queuetest.ErrOf(b.Client.EnqueueBatch(b.Context(), fresh)))
+		ctx, cancel := context.WithTimeout(b.Context(), 2*time.Minute)
+		defer cancel()
+		var wires []*queuetest.Wire
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		known, atOnce, latest := 0, 0, time.Duration(0)
+		for range clients {
+			w := queuetest.NewWire(b.Redis)
+			wires = append(wires, w)
+			client := delayq.NewClient(w.Client(b.T), delayq.Prefix(queuetest.Prefix))
+			for i := range jobs {
+				all.Go(func() {
+					result, err := client.Wait(ctx, "t", fmt.Sprint(i))
+					mu.Lock()
+					defer mu.Unlock()
+					if err != nil || string(result.Output) != fmt.Sprint(i) {
+						b.Errorf("job %d: %v", i, err)
+						return
+					}
+					after := time.Since(result.FinishedAt)
+					known, latest = known+1, max(latest, after)
+					if after < 10*time.Millisecond {
+						atOnce++
+					}
+				})
+			}
+		}
+		b.Pass(5 * time.Second)
+		for _, w := range wires[:3] {
+			w.Deafen()
+		}
+		for range 3 {
+			for _, w := range wires[3:6] {
+				w.Cut()
+				b.Pass(100 * time.Millisecond)
+				w.Mend()
+			}
+			b.Pass(3 * time.Second)
+		}
+		fields, err := b.RDB.HKeys(b.Context(), notesKey("t")).Result()
+		require.NoError(b, err)
+		fields = slices.DeleteFunc(fields, func(field string) bool { return field[0] != 'w' })
+		require.NotEmpty(b, fields)
+		require.NoError(b, b.RDB.HDel(b.Context(), notesKey("t"), fields...).Err())
+		b.Pass(15 * time.Second)
+		for _, w := range wires[:3] {
+			w.Heal()
+		}
+		all.Wait()
+		require.Equal(b, jobs*clients, known)
+		require.Greater(b, atOnce, known/4, "by messages")
+		require.Greater(b, latest, time.Second, "by looks")
+		require.LessOrEqual(b, latest, 10*time.Second)
+	})
+}
+
 // A registration lasts as long as the wait, and a minute longer if the client has died. An outcome
 // lasts a minute.
 func TestLongWaitIsNotForgotten(t *testing.T) {
