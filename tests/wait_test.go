@@ -290,7 +290,7 @@ func TestWaitsOfAClientShareTheirPlace(t *testing.T) {
 	})
 }
 
-// Thousands of jobs that end at once, each with eight clients that wait for it: none misses an end,
+// Hundreds of jobs that end at once, each with eight clients that wait for it: none misses an end,
 // and nothing waits for the next regular look.
 func TestNoEndIsMissed(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {
