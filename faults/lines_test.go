@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -119,10 +120,7 @@ func TestKillAtEachLineOfAHandOver(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, l.acked, lives == 0, l.name)
 	})
-	followers := len(lines) + 2 // one of each run that completes a job: those that are enqueued again have two
-	b.awaitN(followers, "what was handed over", func(e rig.Event) bool {
-		return e.Op == rig.OpSettled && e.Result == "acked" && e.Topic[0] == 'n'
-	})
+	b.drained(time.Hour) // no bound: the machine can be busy
 	b.judge()
 	for i, l := range lines {
 		runs := b.events(func(e rig.Event) bool { return e.Op == rig.OpStart && e.Topic == fmt.Sprint("t", i) })
@@ -151,7 +149,7 @@ func TestKillAtEachLineOfAStep(t *testing.T) {
 	b.killAt(lines, func(i int, l line) rig.Task {
 		return rig.Task{Topic: fmt.Sprint("t", i), ID: "j", Retries: -1, Steps: []string{"steps:20ms"}, Die: l.die}
 	}, func(int, line) {})
-	b.awaitN(len(lines), "end", is(rig.OpSettled, "acked"))
+	b.drained(time.Hour) // no bound: the machine can be busy
 	b.judge()
 	for i, l := range lines {
 		made := map[int64]int{}
