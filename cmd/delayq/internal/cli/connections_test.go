@@ -51,7 +51,11 @@ func everyCommand(t *testing.T, cli *tool, rdb redis.UniversalClient, prefix str
 			stdin = exported
 		}
 		r := cli.do(stdin, args...)
-		require.Zero(t, r.code, "%v: %s%s", args, r.out, r.err)
+		code := exitDone
+		if args[0] == "wait" { // for a job that is due in an hour
+			code = exitPartly
+		}
+		require.Equal(t, code, r.code, "%v: %s%s", args, r.out, r.err)
 	}
 	require.Contains(t, cli.ok("audit"), "pause")
 }

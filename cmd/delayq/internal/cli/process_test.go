@@ -215,7 +215,7 @@ var readers = [][]string{
 
 // writers are command lines that change something.
 var writers = [][]string{
-	{"enqueue", "T"}, {"wait", "T", "j"}, {"move", "T", "j", "U"}, {"pause", "T"}, {"resume", "T"}, {"hold", "T", "--for", "1m"}, {"hold", "T", "--end"},
+	{"enqueue", "T"}, {"wait", "T", "j", "--for", "1s"}, {"move", "T", "j", "U"}, {"pause", "T"}, {"resume", "T"}, {"hold", "T", "--for", "1m"}, {"hold", "T", "--end"},
 	{"limits", "T", "--running", "1"}, {"limits", "T", "--none"}, {"key", "T", "k", "--pause"}, {"priority", "T", "j", "--ahead", "1m"}, {"remove", "U"}, {"schedule", "pause", "T", "s"},
 	{"schedule", "resume", "T", "s"}, {"schedule", "trigger", "T", "s"}, {"schedule", "remove", "T", "s"}, {"schedule", "edit", "T", "s", "--every", "2h"},
 	{"import", "-"}, {"task", "add", "u", "--every", "1h", "--sql", "x"}, {"task", "remove", "t"},
