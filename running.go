@@ -91,8 +91,9 @@ func (j *Job) report(done, total int64, text string) error {
 //
 // A saved step is not repeated after an error, a panic, a timeout, a lost lease, a crash, a snooze
 // or a shutdown, nor after [Client.Revive]. It belongs to the job with this nonce: [Again],
-// [Replace] and an Enqueue after the end of the job begin without steps. The results are deleted
-// when the job ends. A dead job keeps them.
+// [Replace], a call with [Latest] or [Debounce] that gives the job another payload, and an Enqueue
+// after the end of the job begin without steps. The results are deleted when the job ends. A dead
+// job keeps them.
 //
 // Step is at least once, as the handler is. If the server dies between the effect of f and the end
 // of the save, the next run calls f again. For that, f gets key: 32 hexadecimal digits that are the
@@ -115,7 +116,8 @@ func (j *Job) report(done, total int64, text string) error {
 //
 // Step returns
 //   - [ErrInvalid] without calling f: if an argument is invalid, if the job has 100 steps, if f
-//     calls a step of its own name, after the handler has returned, and outside a handler;
+//     calls a step of its own name with the ctx that it gets, after the handler has returned, and
+//     outside a handler;
 //   - [ErrInvalid] after calling f: if the result cannot be encoded or is too long. Nothing is
 //     saved;
 //   - an error that wraps [ErrLeaseLost] or [ErrCancelled] if the job no longer belongs to the run.
@@ -247,10 +249,13 @@ func (s stepOf) key() string {
 	return hex.EncodeToString(hash.Sum(nil)[:16])
 }
 
-// encodeStep returns what is saved of a result.
-func encodeStep(v any) (string, error) {
-	raw, plain := v.([]byte)
-	if !plain {
+// encodeStep returns what is saved of a result. T decides how, as in decodeStep: an interface can
+// hold bytes, too.
+func encodeStep[T any](v T) (string, error) {
+	var raw []byte
+	if plain, is := any(&v).(*[]byte); is {
+		raw = *plain
+	} else {
 		var err error
 		if raw, err = json.Marshal(v); err != nil {
 			return "", fmt.Errorf("%w: its result cannot be encoded: %w", ErrInvalid, err)

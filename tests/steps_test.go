@@ -853,3 +853,50 @@ func TestStepsOfAServerThatIsKilled(t *testing.T) {
 		}
 	}
 }
+
+// The type of a step decides how its result is saved, and not the value: an interface can hold
+// bytes.
+func TestStepOfAnInterface(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		b.Serve("a", func(ctx context.Context, job *delayq.Job) error {
+			v, err := delayq.Step(ctx, job, "one", func(context.Context, string) (any, error) { return []byte("hello"), nil })
+			if err != nil {
+				return err
+			}
+			if job.Attempt == 1 {
+				return queuetest.ErrTest
+			}
+			return job.SetOutput([]byte(fmt.Sprint(v)))
+		})
+		b.Enqueue("a", "1", delayq.Backoff(time.Second, time.Second), delayq.Retention(time.Hour))
+		b.Pass(time.Minute)
+		require.Equal(b, "aGVsbG8=", string(b.Get("a", "1").Output()), "JSON")
+	})
+}
+
+// A job that gets another payload while it waits to be retried begins without the steps of the old
+// one.
+func TestStepsOfAnotherPayload(t *testing.T) {
+	for name, o := range map[string]delayq.JobOption{"latest": delayq.Latest(), "debounce": delayq.Debounce(time.Second, time.Minute)} {
+		t.Run(name, func(t *testing.T) {
+			queuetest.InBubble(t, func(b *queuetest.Bubble) {
+				var log stepLog
+				b.Serve("a", func(ctx context.Context, job *delayq.Job) error {
+					if err := log.all(b, ctx, job, "pay "+string(job.Payload)); err != nil || string(job.Payload) == "new" {
+						return err
+					}
+					return queuetest.ErrTest
+				})
+				b.Enqueue("a", "1", delayq.Backoff(10*time.Second, 10*time.Second))
+				b.Pass(time.Second)
+				require.Len(b, b.Get("a", "1").Steps, 1)
+				_, err := b.Client.Enqueue(b.Context(), "a", "1", []byte("new"), o)
+				require.NoError(b, err)
+				require.Empty(b, b.Get("a", "1").Steps)
+				b.Pass(time.Minute)
+				require.Empty(b, b.State("a", "1"))
+				require.Equal(b, map[string]int{"1/pay of 1": 1, "1/pay new": 1}, log.runs())
+			})
+		})
+	}
+}

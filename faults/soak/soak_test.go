@@ -108,8 +108,8 @@ func loseLimits(ctx context.Context, s *Soak, rdb *redis.Client) (err error) {
 }
 
 // TestSoakFindsALostSlot is the negative control of schedules: from the middle on, they are set to
-// later slots behind the queue's back, again and again, because calls set some of them anew. On a busy
-// machine the judge excuses what is late, so one of three runs must find one.
+// later slots behind the queue's back, again and again, because calls set some of them anew. On a
+// busy machine the judge excuses what is late, so one of three runs must find one.
 func TestSoakFindsALostSlot(t *testing.T) {
 	redistest.Need(t)
 	var report *check.Report
