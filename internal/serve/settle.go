@@ -47,7 +47,7 @@ func (t *Topic) settleStep(ctx context.Context, k *settler, least int) loop.Next
 	k.doubt = !script.Certain(err) || doubt && script.Away(err)
 	if stopped := ctx.Err() != nil; stopped || !k.doubt {
 		t.Mu.Lock()
-		t.Outcomes.PutBack(k.list)
+		t.Outcomes.Failed(k.list)
 		t.landLocked(k)
 		t.Mu.Unlock()
 		k.number, k.doubt = "", false

@@ -35,6 +35,60 @@ func TestGatherNeverMixesVerbs(t *testing.T) {
 	require.Equal(t, verbs, got)
 }
 
+// Jobs that hand others over have calls of their own, also if their successors follow them. What
+// only a later verb can hand over does not matter.
+func TestGatherNeverMixesWhatHandsOver(t *testing.T) {
+	hands := run.Parcels{Text: "x", Jobs: 1}
+	queue := quietOutcomes()
+	queue.Rows = []Row{
+		{Verb: Ack}, {Verb: Ack, Parcels: hands}, {Verb: Ack}, {Verb: Ack, Heir: true, Parcels: hands}, {Verb: Ack, Heir: true},
+		{Verb: Again, Parcels: hands}, {Verb: Again}, {Verb: Retry, Parcels: hands}, {Verb: Retry},
+	}
+	for i := range queue.Rows {
+		queue.Rows[i].Run = &run.Run{}
+	}
+	var calls []int
+	for list := queue.Gather(nil, 1); len(list) > 0; list = queue.Gather(list[:0], 1) {
+		for i := range list {
+			require.Equal(t, HandsOver(list), list[i].handedOver() != "")
+		}
+		calls = append(calls, len(list))
+	}
+	require.Equal(t, []int{2, 1, 1, 1, 1, 1, 2}, calls)
+}
+
+// Rows whose call has failed let all others go first that are queued by then, and then have their
+// turn, though there are more by that time.
+func TestFailedRowsGiveWay(t *testing.T) {
+	queue := quietOutcomes()
+	queue.Rows = []Row{{Run: &run.Run{}, Verb: Bury, Attempts: 1}, {Run: &run.Run{}, Verb: Bury, Attempts: 2}}
+	queue.Failed(queue.Gather(nil, 1))
+	list := queue.Gather(nil, 1)
+	require.Len(t, list, 2, "there are no others")
+	queue.Failed(list)
+	var calls []Verb
+	for range 6 {
+		queue.Add(Row{Run: &run.Run{}, Verb: Ack})
+		queue.Add(Row{Run: &run.Run{}, Verb: Retry})
+		list = queue.Gather(list[:0], 1)
+		if calls = append(calls, list[0].Verb); list[0].Verb == Bury {
+			require.Equal(t, []int{1, 2}, []int{list[0].Attempts, list[1].Attempts})
+			queue.Failed(list)
+		}
+	}
+	require.Equal(t, []Verb{Ack, Retry, Bury, Ack, Retry, Bury}, calls)
+}
+
+// Jobs that are given back keep their order when a call fails.
+func TestFailedReturnsKeepTheirOrder(t *testing.T) {
+	queue := quietOutcomes()
+	queue.Rows = []Row{{Run: &run.Run{}, Verb: Return, Attempts: 1}}
+	queue.Failed(queue.Gather(nil, 1))
+	queue.Add(Row{Run: &run.Run{}, Verb: Return, Attempts: 2})
+	list := queue.Gather(nil, 1)
+	require.Equal(t, []int{1, 2}, []int{list[0].Attempts, list[1].Attempts})
+}
+
 // What a call that was not carried out has left is told by the first loop: the second one does not
 // come back for a few.
 func TestWhatIsPutBackIsTold(t *testing.T) {

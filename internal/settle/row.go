@@ -154,7 +154,8 @@ type Row struct {
 	Output   []byte        // of the run; nil: none
 	Cause    error         // cause of the cancelled context; nil: it was not cancelled
 	// Why the run lost the job; the outcome of that replaces the verb's.
-	Lost error
+	Lost   error
+	failed bool // its last call has failed: see [Queue.Failed]
 }
 
 // As returns the row of a run that has lost its job.
