@@ -78,7 +78,7 @@ local due = redis.call('ZRANGEBYSCORE', bucket, '-inf', now, 'LIMIT', 0, limit)
 -- With pcall: a key of a wrong type that only keys use must not stop jobs without keys.
 local freed = redis.pcall('ZRANGEBYSCORE', held, '-inf', now, 'LIMIT', 0, limit)
 local exact = string.format('%.3f', time[1] * 1000 + time[2] / 1000) -- rates are faster than ms
-local again = redis.pcall('ZRANGEBYSCORE', parked, '-inf', exact, 'LIMIT', 0, limit)
+local spaced = redis.pcall('ZRANGEBYSCORE', parked, '-inf', exact, 'LIMIT', 0, limit)
 local stragglers = redis.pcall('ZRANGEBYLEX', holders, '-', '(' .. string.char(1), 'LIMIT', 0,
   limit)
 
@@ -207,7 +207,7 @@ if #over > 0 then
   redis.pcall('ZREM', holders, unpack(over))
   nudge(channel, 'resume', topic, 1, '')
 end
-for _, one in ipairs({{held, freed}, {parked, again}}) do
+for _, one in ipairs({{held, freed}, {parked, spaced}}) do
   local jobs = #one[2] > 0 and free_keys(one[1], turn, lane, one[2], one[1] == parked) or 0
   if jobs > 0 then
     rouse(ready, jobs)
