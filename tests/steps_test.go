@@ -356,9 +356,9 @@ func TestStepsOfADamagedNote(t *testing.T) {
 		"progress": {func(note string) string { return note + " 1 x 3 4 5 half" }, "", delayq.FindingUnreadable, true},
 		"names": {
 			func(note string) string { return note[:8] + "9" + note[9:] },
-			"Redis has a damaged note of the job, and which steps are over cannot be read", delayq.FindingUnreadable, false,
+			"the note of the job in Redis is damaged, and which steps are over cannot be read", delayq.FindingUnreadable, false,
 		},
-		"a name":   {func(note string) string { return note[:10] + "x" + note[11:] }, "Redis has a damaged note of the job", delayq.FindingUnreadable, false},
+		"a name":   {func(note string) string { return note[:10] + "x" + note[11:] }, "the note of the job in Redis is damaged", delayq.FindingUnreadable, false},
 		"a result": {func(note string) string { return note }, "the step is over, but Redis has lost its result", "", false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 var (
 	ErrReturned  = errors.New("the handler has returned")
 	ErrManySteps = errors.New("the job has " + strconv.Itoa(record.MaxSteps) + " steps, and no more are allowed")
-	ErrDamaged   = errors.New("Redis has a damaged note of the job, and which steps are over cannot be read")
+	ErrDamaged   = errors.New("the note of the job in Redis is damaged, and which steps are over cannot be read")
 	ErrNoResult  = errors.New("the step is over, but Redis has lost its result")
 	ErrNoMemory  = errors.New("its result is not saved: the memory of Redis is full (OOM)")
 )
