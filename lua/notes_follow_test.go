@@ -321,22 +321,6 @@ func TestJobThatDiesOften(t *testing.T) {
 	})
 }
 
-// A client that cannot be registered for a job that is still to come is told so.
-func TestWaitersOfAJobToComeAreEight(t *testing.T) {
-	eachHand(t, func(t *testing.T, h *Hand) {
-		nonces := named("other", 8)
-		for i, name := range named("client", 8) {
-			require.Equal(t, "p", h.Wait(name, "a", nonces[i][:7]+"x", hand.Register))
-		}
-		require.Equal(t, "P", h.Wait("ninth", "a", "12345678", hand.Register))
-		require.Equal(t, "p", h.Wait("ninth", "a", "12345678", hand.Look), "it has not asked for it")
-		h.Put("+0", "a")
-		require.Equal(t, "H", h.Wait("ninth", "a", "12345678", hand.Register))
-		require.Empty(t, h.Wait("client 00003", "a", "", hand.Leave))
-		require.Equal(t, "h", h.Wait("ninth", "a", "12345678", hand.Register))
-	})
-}
-
 // Whoever asks for a job that was done before is told what is kept of it.
 func TestWaitForADoneJob(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {

@@ -14,16 +14,17 @@
 -- ARGV[2..]  jobs    for each job: ID, nonce (8 bytes; empty: that of the job which has the ID),
 --                    and + to look and register, ? to look, - to leave. At most 500
 --
--- Eight clients can be registered for an ID. A registration that is not renewed for a minute, by a
--- look with +, is gone. Safe to send twice.
+-- Eight clients can be registered for an incarnation, and an ID can have 64 registrations. One that
+-- is not renewed for a minute, by a look with +, is gone. Safe to send twice.
 -- Returns {'ok', now, answers}. answers has one text for each of the first jobs: for a hundred of
 -- them at most, for at least one, and otherwise as many as have 1 MiB. l, nonce, state (s for
 -- scheduled, r for ready, u for running) and note: the job lives, and the client is registered, if
--- it asked for that. v instead of l: eight others are, or Redis has no memory left. Then it asks
--- again. e, nonce and outcome: it has ended. h: another job has the ID. p: no job has the ID, and
--- the end of one with the nonce is not known. After both the client is registered too, if it asked
--- for that; H and P instead: it is not, as with v. g: there is no such job, and no nonce was given.
--- Empty after -.
+-- it asked for that. v instead of l: it is not, because there are too many, and asks again after a
+-- second. The end of the job leaves an outcome for it all the same. e, nonce and outcome: it has
+-- ended. h: another job has the ID. p: no job has the ID, and the end of one with the nonce is not
+-- known. After both the client is registered too, if it asked for that; H and P instead: it is not,
+-- as with v. g: there is no such job, and no nonce was given. Empty after -.
+-- A client is registered at maxmemory too.
 -- Cost: O(jobs).
 -- Uses: now successor wait
 local notes, pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]

@@ -15,7 +15,8 @@ local function endings(said, stored, totals, send)
   -- that have it. rest follows the letter of the outcome. After f, it is the nonce of the
   -- incarnation that goes on, for which they wait from now on. A job that dies can be revived:
   -- a waiter without a name stays, so that its next end is written in place of this one. again says
-  -- that the job was not revived.
+  -- that the job was not revived. The entry ******** stands for clients that are not registered
+  -- (see prelude/wait.lua): they look for the outcome. It stays until it is a minute old.
   of.tell = function(id, waiters, nonce, kind, rest, stay, again)
     local names, left, at, seen, asked = {}, '', 1, {}, false
     waiters = left_of[id] or waiters
@@ -27,12 +28,18 @@ local function endings(said, stored, totals, send)
       at = start + size
       local entry = string.sub(waiters, start, at - 1)
       local name = string.sub(entry, 22)
-      if string.sub(entry, 1, 8) == nonce then
+      local polled = name == '' and string.sub(entry, 1, 8) == '********'
+      if polled then
+        local fresh = math.abs(now - (tonumber(string.sub(entry, 9)) or 0)) <= 60000
+        asked, entry = asked or fresh and not again, fresh and entry or ''
+      elseif string.sub(entry, 1, 8) == nonce then
         asked = asked or name ~= '' or not again
         names[#names + 1] = name ~= '' and name or nil
         entry = kind == 'f' and rest .. string.sub(entry, 9) or ''
       end
-      entry = name == '' and (kind == 'd' or kind == 'f') and '' or entry -- one is enough
+      if name == '' and not polled and (kind == 'd' or kind == 'f') then
+        entry = '' -- one is enough
+      end
       local who = string.sub(entry, 1, 8) .. string.sub(entry, 22)
       if entry ~= '' and not seen[who] then -- it can have waited for both
         left, seen[who] = left .. #entry .. ':' .. entry, true
