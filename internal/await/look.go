@@ -112,15 +112,20 @@ func (w *Waits) pick(first bool) *flight {
 }
 
 // gather takes rows of a topic. While a leave is on its way, no look at the job is: it could come
-// first, and then Redis would forget that the client waits.
+// first, and then Redis would forget that the client waits. For the same reason the client does not
+// leave a job while another target has its ID: that one can have gone on as the incarnation in
+// Redis. None has gone on as an unborn one.
 func (w *Waits) gather(t *topic) *flight {
 	f := &flight{of: t}
 	for len(t.leaves) > 0 && len(f.leaves) < mostRows/2 {
 		l := t.leaves[0]
 		t.leaves = t.leaves[1:]
 		w.leaves--
-		if len(t.targets[l.id]) == 0 {
-			f.leaves = append(f.leaves, l)
+		if !l.unborn && len(t.targets[l.id]) > 0 {
+			continue
+		}
+		f.leaves = append(f.leaves, l)
+		if !l.unborn {
 			t.leaving[l.id]++
 		}
 	}
@@ -166,6 +171,9 @@ func (w *Waits) land(f *flight, answers script.Reply, err error) {
 	t := f.of
 	t.flights--
 	for _, l := range f.leaves {
+		if l.unborn {
+			continue
+		}
 		if t.leaving[l.id]--; t.leaving[l.id] == 0 {
 			delete(t.leaving, l.id)
 		}
@@ -220,7 +228,7 @@ func (w *Waits) failed(f *flight, err error) {
 func (w *Waits) answered(f *flight, answers script.Reply) {
 	n := len(f.leaves)
 	for _, l := range f.leaves[min(n, len(answers)):] {
-		w.leave(f.of, l.id, l.nonce)
+		w.leave(f.of, l)
 	}
 	for i, one := range f.looks {
 		if n+i >= len(answers) {

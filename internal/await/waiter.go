@@ -151,7 +151,7 @@ func (w *Waits) abandon(one *target) {
 	t := one.of
 	t.drop(one)
 	if one.asked {
-		w.leave(t, one.id, one.nonce)
+		w.leave(t, leave{one.id, one.nonce, one.early})
 	}
 	w.tidy(t)
 }

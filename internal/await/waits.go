@@ -18,8 +18,8 @@ const (
 	// lookEvery is the longest time between two looks at a job that somebody waits for.
 	lookEvery = 10 * time.Second
 
-	// pollEvery takes its place if no message tells of the end of the job: eight other clients wait
-	// for it, or the client may not subscribe.
+	// pollEvery takes its place if no message tells of the end of the job: too many others wait for
+	// it, or the client may not subscribe.
 	pollEvery = time.Second
 
 	// linger is how long the subscription outlives the last wait.
@@ -78,8 +78,11 @@ type topic struct {
 }
 
 // A leave is an incarnation that nobody waits for any more. An empty nonce stands for all of the
-// job.
-type leave struct{ id, nonce string }
+// job. An unborn one was not enqueued: no other target has been, or will be, this incarnation.
+type leave struct {
+	id, nonce string
+	unborn    bool
+}
 
 // A target is an incarnation of a job that somebody waits for.
 type target struct {
@@ -238,12 +241,12 @@ func (w *Waits) each(f func(*target)) {
 
 // leave makes Redis forget that the client waits for an incarnation. If there are too many, it
 // forgets by itself.
-func (w *Waits) leave(t *topic, id, nonce string) {
+func (w *Waits) leave(t *topic, l leave) {
 	if w.leaves >= mostWaiters {
 		return
 	}
 	w.leaves++
-	t.leaves = append(t.leaves, leave{id, nonce})
+	t.leaves = append(t.leaves, l)
 	w.list(t)
 }
 
