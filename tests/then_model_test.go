@@ -16,10 +16,11 @@ import (
 )
 
 // Servers that die and come back run jobs of three topics, which hand jobs over to each other and
-// end in every way, while clients cancel and replace some. What each run that was acked has handed
+// end in every way, while clients cancel and replace some and a schedule enqueues others. One topic
+// has a limit, and that of the parts keeps an order. What each run that was acked has handed
 // over is enqueued exactly once, and nothing of the other runs.
 func TestThenAgainstAModel(t *testing.T) {
-	for seed := range uint64(3) {
+	for seed := range uint64(2) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			queuetest.InBubble(t, func(b *queuetest.Bubble) {
 				m := &thenModel{rng: rand.New(rand.NewPCG(seed, 1)), acked: make(map[string]bool), stored: make(map[string]int)}
@@ -36,6 +37,7 @@ type thenModel struct {
 	run    int
 	acked  map[string]bool // parts of runs that hooks say are acked
 	stored map[string]int  // parts that have run
+	ran    []string        // in this order
 }
 
 func (m *thenModel) n(n int) int {
@@ -68,7 +70,14 @@ func (m *thenModel) work(b *queuetest.Bubble) delayq.HandlerFunc {
 		var parts []string
 		for i := range m.n(4) {
 			id := fmt.Sprintf("part-%d-%d", run, i)
-			if err := job.Then("parts", id, nil); err != nil {
+			opts := []delayq.JobOption{delayq.Key(fmt.Sprint("of ", run))}
+			switch run % 3 { // else those of a run keep their order
+			case 0:
+				opts = []delayq.JobOption{delayq.ProcessIn(time.Duration(m.n(2000)) * time.Millisecond), delayq.Replace()}
+			case 1:
+				opts = append(opts, delayq.Replace())
+			}
+			if err := job.Then("parts", id, nil, opts...); err != nil {
 				return err
 			}
 			parts = append(parts, id)
@@ -102,8 +111,12 @@ func (m *thenModel) play(b *queuetest.Bubble) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.stored[job.ID]++
+		m.ran = append(m.ran, job.ID)
 		return nil
 	})
+	require.NoError(b, b.Client.SetLimits(b.Context(), "parts", delayq.Limits{Ordered: true, RunningPerKey: 1}))
+	require.NoError(b, b.Client.SetLimits(b.Context(), "t1", delayq.Limits{Running: 2}))
+	require.NoError(b, b.Client.Schedule(b.Context(), "t2", "often", delayq.Every(time.Second), nil, delayq.MaxRuns(10)))
 	serve := func(w *queuetest.Wire) {
 		queuetest.ServeMany(b.T, w.Client(b.T), queuetest.Prefix, func(s *delayq.Server) {
 			for _, topic := range topics {
@@ -132,7 +145,7 @@ func (m *thenModel) play(b *queuetest.Bubble) {
 		case 4:
 			w.Lose([]string{"parcels", "receipt"}[m.n(2)])
 		default:
-			_, _ = b.Client.Enqueue(b.Context(), topic, id, nil, delayq.Backoff(100*time.Millisecond, time.Second), delayq.Retry(3)) // it may be there
+			_, _ = b.Client.Enqueue(b.Context(), topic, id, nil, delayq.Key(fmt.Sprint(m.n(3))), delayq.Backoff(100*time.Millisecond, time.Second), delayq.Retry(3)) // it may be there
 		}
 		b.Pass(time.Duration(m.n(40)) * time.Millisecond)
 	}
@@ -149,6 +162,16 @@ func (m *thenModel) play(b *queuetest.Bubble) {
 	for id, times := range m.stored {
 		require.Equal(b, 1, times, id)
 		require.True(b, m.acked[id], "%s of a run that was not acked", id)
+	}
+	last := make(map[int]int) // by run, the last of its parts
+	for _, id := range m.ran {
+		var run, part int
+		_, err := fmt.Sscanf(id, "part-%d-%d", &run, &part)
+		require.NoError(b, err)
+		if run%3 > 0 {
+			require.GreaterOrEqual(b, part, last[run], "%s runs too late", id)
+			last[run] = part
+		}
 	}
 	for _, topic := range topics {
 		n, err := b.RDB.ZCard(b.Context(), queuetest.Prefix+":{"+topic+"}:serve:parcels").Result()
