@@ -275,6 +275,7 @@ func TestOutcomeOfARevivedJob(t *testing.T) {
 		outcome string // as a pattern
 	}{
 		"done":            {func(h *Hand) { require.Equal(h.T, "o", h.Ack(h.TakeOne("a"))) }, `o .*`},
+		"done and kept":   {func(h *Hand) { acking("acked", 60000, aRun, "")(h.T.(*testing.T), h, h.TakeOne("a")) }, `o \d+:{"output":3.*}out`},
 		"cancelled":       {func(h *Hand) { require.Equal(h.T, "r", must(h.TryCancel("a")).Text(2)) }, `c `},
 		"enqueued again":  {func(h *Hand) { require.Equal(h.T, "o", h.Again(0, h.TakeOne("a"))) }, `(?s)f .+`},
 		"running":         {func(h *Hand) { h.TakeOne("a") }, ``},

@@ -14,10 +14,10 @@ local function endings(said, stored, totals, send)
   -- of.tell tells those who wait for the incarnation of a job with a nonce: those are the waiters
   -- that have it. rest follows the letter of the outcome. After f, it is the nonce of the
   -- incarnation that goes on, for which they wait from now on. A job that dies can be revived:
-  -- a waiter without a name stays, so that its next end is written in place of this one. again says
-  -- that the job was not revived. The entry ******** stands for clients that are not registered
-  -- (see prelude/wait.lua): they look for the outcome. It stays until it is a minute old.
-  of.tell = function(id, waiters, nonce, kind, rest, stay, again)
+  -- a waiter without a name stays, so that its next end is written in place of this one. was_dead
+  -- says that the job was not revived. The entry ******** stands for clients not registered (see
+  -- prelude/wait.lua): they look for the outcome. It stays until it is a minute old.
+  of.tell = function(id, waiters, nonce, kind, rest, stay, was_dead)
     local names, left, at, seen, asked = {}, '', 1, {}, false
     waiters = left_of[id] or waiters
     while true do
@@ -31,9 +31,9 @@ local function endings(said, stored, totals, send)
       local polled = name == '' and string.sub(entry, 1, 8) == '********'
       if polled then
         local fresh = math.abs(now - (tonumber(string.sub(entry, 9)) or 0)) <= 60000
-        asked, entry = asked or fresh and not again, fresh and entry or ''
+        asked, entry = asked or fresh and not was_dead, fresh and entry or ''
       elseif string.sub(entry, 1, 8) == nonce then
-        asked = asked or name ~= '' or not again
+        asked = asked or name ~= '' or not was_dead
         names[#names + 1] = name ~= '' and name or nil
         entry = kind == 'f' and rest .. string.sub(entry, 9) or ''
       end
@@ -84,8 +84,8 @@ local function endings(said, stored, totals, send)
 
   -- of.job does both for the job with an index, whose record is still in pool. how is the letter of
   -- its outcome, or a function that returns it, and what follows it. A job that stays keeps its
-  -- note. again: it is dead already.
-  of.job = function(found, i, id, how, stay, again)
+  -- note. was_dead: it is dead already.
+  of.job = function(found, i, id, how, stay, was_dead)
     local waiters, note = found[2 * i - 1], found[2 * i]
     local record = waiters and redis.pcall('HGET', stored, id)
     if type(record) == 'string' then
@@ -93,7 +93,7 @@ local function endings(said, stored, totals, send)
       if type(how) == 'function' then
         kind, rest = how(i, id)
       end
-      of.tell(id, waiters, string.sub(record, 1, 8), kind, rest or '', stay, again)
+      of.tell(id, waiters, string.sub(record, 1, 8), kind, rest or '', stay, was_dead)
     end
     if note and not stay then
       of.erase(id, note)
@@ -101,10 +101,10 @@ local function endings(said, stored, totals, send)
   end
 
   -- of.jobs does it for all of them.
-  of.jobs = function(list, how, stay, again)
+  of.jobs = function(list, how, stay, was_dead)
     local found = of.read(list)
     for i, id in ipairs(list) do
-      of.job(found, i, id, how, stay, again)
+      of.job(found, i, id, how, stay, was_dead)
     end
   end
 
