@@ -49,6 +49,9 @@ if others % 2 == 1 then
 end
 if #ids > 0 then
   redis.call('HDEL', moved, '') -- after a deletion, the script can write at maxmemory
+  if handed.over then -- before anybody is told that the jobs have ended
+    handed.over(jobs, where, ids)
+  end
   for i, id in ipairs(ids) do
     if where[i] and jobs[where[i]] ~= '0' then
       retain(pool, results, done, id, jobs[where[i]], jobs[where[i] + 1])
@@ -61,9 +64,6 @@ if #ids > 0 then
       return outcome_of(counter, id, attempts, where[i] and jobs[where[i] + 1] or '')
     end)
     tell.close()
-  end
-  if handed.over then
-    handed.over(jobs, where, ids)
   end
   release(leases, ids)
   redis.call('HDEL', pool, unpack(ids))

@@ -124,6 +124,9 @@ if #ids > 0 then
     redis.call('HDEL', keyed, unpack(ids))
   end
   local pushed = #soon + enlane(turn, lane, keyed, sizes, ready)
+  if handed.over then -- before anybody is told that the jobs have ended
+    handed.over(jobs, where, ids)
+  end
   if others > 1 then
     -- Uses: look ended outcome append
     local tell = endings(notes, pool, stats, look)
@@ -140,9 +143,6 @@ if #ids > 0 then
       return 'd', jobs[at + 1] == '' and log or append(log, jobs[at + 1])
     end)
     tell.close()
-  end
-  if handed.over then
-    handed.over(jobs, where, ids)
   end
   redis.call('HSET', pool, unpack(records))
   release(leases, ids)

@@ -59,7 +59,7 @@
 -- script because go-redis can send a plain LRANGE to a replica that lags.)
 -- Cost: O(limit × log N).
 -- Uses: now stats sizes lease measure schedule place rouse key_rule holder free_keys reseat order
--- Uses: block unblock close_books successor
+-- Uses: block unblock close_books successor parcels
 local pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local attempts, errors, moved = KEYS[5], KEYS[6], KEYS[7]
 local done, results, schedules, slots, waiting = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
@@ -129,7 +129,8 @@ local function endless()
   end
 end
 
--- late_parcels finds targets whose first parcel is more than a minute old: at most 20.
+-- late_parcels finds targets whose first parcel is more than a minute old, and damaged parcels that
+-- it meets: at most 20 of both.
 local function late_parcels()
   local from = '-'
   for _ = 1, 20 do
@@ -137,12 +138,13 @@ local function late_parcels()
     if not one then
       return
     end
-    local size = tonumber(string.sub(one, 1, 2), 16) or 0
-    local since = tonumber(string.sub(one, 17 + size, 29 + size)) or 0
-    if since < now - 60000 then
-      found('serve:parcels', string.sub(one, 3, 2 + size), 'undelivered', false)
+    local target, since = parcel_of(one)
+    if not target then
+      found('serve:parcels', string.sub(one, 1, 64), 'unreadable', false)
+    elseif since < now - 60000 then
+      found('serve:parcels', target, 'undelivered', false)
     end
-    from = '(' .. string.sub(one, 1, 2 + size) .. 'g'
+    from = target and '(' .. parcel_front(target) .. 'g' or '(' .. one
   end
 end
 

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]    parcels      zset, jobs that ended runs have handed over, by target and number
 -- KEYS[2]    plans        hash, target to the plan by which its parcels are delivered
--- KEYS[3]    undelivered  list, the last 100 parcels that their targets have refused
+-- KEYS[3]    undelivered  list, the last 100 parcels that were not delivered
 -- KEYS[4]    stats        hash, counter to number
 -- ARGV[1]    target       topic
 -- ARGV[2]    number       of the plan
@@ -20,12 +20,23 @@ local target, number, tag = ARGV[1], ARGV[2], ARGV[3]
 local refused, first = ARGV, 4
 
 local front = parcel_front(target)
-local open = redis.call('HGET', plans, target) or ''
-local own, known, last = string.match(open, '^(%d+) (%w+) (%x+)$')
+local own, known, last = open_plan(redis.call('HGET', plans, target))
 local done = 0
 if own == number and known == tag then
-  local list = redis.call('ZRANGEBYLEX', parcels, '[' .. front, '(' .. front .. last .. 'g',
-    'LIMIT', 0, 500)
+  local list, from = {}, '[' .. front
+  for _ = 1, 4 do -- there can be damaged ones, which do not belong to the plan
+    local some = redis.call('ZRANGEBYLEX', parcels, from, '(' .. front .. last .. 'g',
+      'LIMIT', 0, 500)
+    for _, one in ipairs(some) do
+      if #list < 500 and parcel_of(one) then
+        list[#list + 1] = one
+      end
+    end
+    if #some < 500 or #list == 500 then
+      break
+    end
+    from = '(' .. some[500]
+  end
   if #list > 0 then
     done = redis.call('ZREM', parcels, unpack(list))
   end

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
@@ -46,4 +47,40 @@ func TestPlainJobsBesideAWrongTypeOfParcels(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A hand-over to one topic costs three calls after the end of the run, as the how-to says.
+func TestCallsOfAHandOver(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		var calls queuetest.HookLog
+		b.Serve("a", func(_ context.Context, job *delayq.Job) error { return job.Then("b", "", nil) }, delayq.Hooks(&calls))
+		b.Enqueue("a", "1")
+		b.Pass(500 * time.Millisecond)
+		n := 0
+		for _, name := range []string{"parcel_plan", "replace", "enqueue", "enqueue_now", "enqueue_keyed", "parcel_done"} {
+			n += calls.Calls(name)
+		}
+		require.Equal(b, 3, n)
+		noParcels(b)
+	})
+}
+
+// Damaged parcels keep no others from being delivered, and the relay comes to rest.
+func TestRelayBesideDamagedParcels(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		number := fmt.Sprintf("%014x%013d", 1, 1)
+		for _, damaged := range []string{"06target", "06targetzzz", "00" + number + "1x", "01b12 4", "no parcel"} {
+			require.NoError(b, b.RDB.ZAdd(b.Context(), parcelsKey, redis.Z{Member: damaged}).Err())
+		}
+		var calls queuetest.HookLog
+		b.Serve("a", func(_ context.Context, job *delayq.Job) error { return job.Then("b", job.ID, nil) }, delayq.Hooks(&calls))
+		b.Enqueue("a", "1")
+		b.Pass(10 * time.Second)
+		require.Equal(b, delayq.StateReady, b.State("b", "1"))
+		noParcels(b)
+		require.Less(b, calls.Calls("parcel_plan"), 20)
+		list, err := b.RDB.LLen(b.Context(), queuetest.Prefix+":{a}:serve:undelivered").Result()
+		require.NoError(b, err)
+		require.EqualValues(b, 5, list)
+	})
 }

@@ -21,7 +21,7 @@ func (h *Hand) Parcels(target string, ids ...string) (all run.Parcels) {
 }
 
 // TryPlan is one call of the parcel_plan script. passed is the tag of a plan that the target has
-// refused.
+// refused. With an empty target it lists targets: those behind passed.
 func (h *Hand) TryPlan(target, tag, passed string, floor uint64) (script.Reply, error) {
 	return h.Run(script.ParcelPlan, target, tag, passed, strconv.FormatUint(floor, 10))
 }

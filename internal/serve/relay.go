@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -134,7 +135,11 @@ func (t *Topic) relayStep(ctx context.Context) loop.Next {
 // now, and next is when a target that has failed is to be tried again; zero: there is none.
 func (t *Topic) relay(ctx context.Context) (busy bool, next time.Time, err error) {
 	at := &t.Loops.relaying
-	r, err := t.parcelPlan(ctx, "", at.cursor, "", 0)
+	tag := ""
+	if at.cursor == "" && len(at.aside) == 0 { // else a plan is read that may have to wait
+		tag = rand.Text()[:13]
+	}
+	r, err := t.parcelPlan(ctx, "", tag, at.cursor, 0)
 	if err != nil {
 		return false, next, err
 	}
@@ -152,18 +157,27 @@ func (t *Topic) relay(ctx context.Context) (busy bool, next time.Time, err error
 			due = append(due, target)
 		}
 	}
-	more, errs := t.deliverAll(ctx, due)
+	var plan script.Reply
+	if len(r) > 3 { // of the only target
+		plan = append(slices.Clone(r[:2]), r[3:]...)
+	}
+	rests, errs := t.deliverAll(ctx, due, plan)
 	for i, target := range due {
 		if errs[i] != nil && ctx.Err() != nil { // interrupted
 			continue
 		}
 		t.trouble.note("relay to "+target, errs[i])
-		if errs[i] == nil {
-			delete(at.aside, target)
-			busy = busy || more[i]
+		if errs[i] != nil {
+			t.setAside(target)
 			continue
 		}
-		t.setAside(target)
+		delete(at.aside, target)
+		switch again := rests[i]; {
+		case again == noRest:
+			busy = true
+		case again > 0:
+			next = time.Now().Add(again)
+		}
 	}
 	if at.cursor == "" {
 		t.forgetAside(at.began)
@@ -209,12 +223,16 @@ func (t *Topic) forgetAside(began time.Time) {
 	}
 }
 
-// deliverAll delivers a plan for each target, some of them at the same time.
-func (t *Topic) deliverAll(ctx context.Context, targets []string) (more []bool, errs []error) {
-	more, errs = make([]bool, len(targets)), make([]error, len(targets))
+// noRest says that there are other parcels for a target, which can be delivered now.
+const noRest = -1
+
+// deliverAll delivers a plan for each target, some of them at the same time. See deliver about what
+// it returns. plan is that of a lone target, if it is known.
+func (t *Topic) deliverAll(ctx context.Context, targets []string, plan script.Reply) (rests []time.Duration, errs []error) {
+	rests, errs = make([]time.Duration, len(targets)), make([]error, len(targets))
 	if len(targets) == 1 {
-		more[0], errs[0] = t.deliver(ctx, targets[0])
-		return more, errs
+		rests[0], errs[0] = t.deliver(ctx, targets[0], plan)
+		return rests, errs
 	}
 	signs := loop.SignOf(ctx).Split(len(targets))
 	defer loop.SignOf(ctx).Join()
@@ -225,11 +243,11 @@ func (t *Topic) deliverAll(ctx context.Context, targets []string) (more []bool, 
 		contain.Launch(&group, func() {
 			defer func() { <-slots }()
 			defer signs[i].Wait()
-			more[i], errs[i] = t.deliver(loop.Signed(ctx, signs[i]), target)
+			rests[i], errs[i] = t.deliver(loop.Signed(ctx, signs[i]), target, nil)
 		}, func(c *contain.Crash) { errs[i] = c })
 	}
 	group.Wait()
-	return more, errs
+	return rests, errs
 }
 
 // parcelPlan is one call of the parcel_plan script.
@@ -240,17 +258,20 @@ func (t *Topic) parcelPlan(ctx context.Context, target, tag, passed string, floo
 // mostPassed is how often a plan is made anew at a time.
 const mostPassed = 3
 
-// deliver delivers one plan for a target. more reports whether there are other parcels for it.
-func (t *Topic) deliver(ctx context.Context, target string) (more bool, err error) {
+// deliver delivers one plan for a target: the given one, or the one that Redis has. rest says when
+// to look for other parcels for it: 0: there are none, noRest: now.
+func (t *Topic) deliver(ctx context.Context, target string, given script.Reply) (rest time.Duration, err error) {
 	passed, floor := "", uint64(0)
 	for range mostPassed {
-		r, err := t.parcelPlan(ctx, target, rand.Text()[:13], passed, floor)
-		if err != nil {
-			return false, err
+		r := given
+		if given = nil; r == nil {
+			if r, err = t.parcelPlan(ctx, target, rand.Text()[:13], passed, floor); err != nil {
+				return 0, err
+			}
 		}
 		parcels, tag := r.List(2).Texts(), r.Text(4)
 		if len(parcels) == 0 {
-			return false, nil
+			return 0, nil
 		}
 		number, _ := strconv.ParseUint(r.Text(3), 10, 64) // the script has written it
 		refused, failed := t.send(ctx, target, commit.Plan{Series: "~" + t.Keys.Topic, Number: number, Tag: tag}, r.Now(), parcels)
@@ -260,15 +281,15 @@ func (t *Topic) deliver(ctx context.Context, target string) (more bool, err erro
 			passed, floor = tag, passedAt(failed)
 			continue
 		case failed != nil:
-			return false, failed
+			return 0, failed
 		}
 		return t.parcelDone(ctx, target, r.Text(3), tag, refused)
 	}
-	return false, fmt.Errorf("relay to %q: %w", target, commit.ErrPassed)
+	return 0, fmt.Errorf("relay to %q: %w", target, commit.ErrPassed)
 }
 
-// parcelDone ends a plan that is delivered.
-func (t *Topic) parcelDone(ctx context.Context, target, number, tag string, refused []Undelivered) (more bool, err error) {
+// parcelDone ends a plan that is delivered. See deliver about rest.
+func (t *Topic) parcelDone(ctx context.Context, target, number, tag string, refused []Undelivered) (rest time.Duration, err error) {
 	args := []any{target, number, tag}
 	for _, u := range refused {
 		text, _ := json.Marshal(u) // strings and a number
@@ -276,12 +297,19 @@ func (t *Topic) parcelDone(ctx context.Context, target, number, tag string, refu
 	}
 	r, err := t.exec(ctx, topicCall{script: script.ParcelDone}, args...)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
-	if r.Number(2) > 0 { // else another server has ended the plan
+	done, more := r.Number(2) > 0, r.Number(3) > 0
+	if done {
 		t.Loops.relaying.refusals.add(refused)
 	}
-	return r.Number(3) > 0, nil
+	switch {
+	case !more:
+		return 0, nil
+	case !done: // another server has ended the plan, and delivers the next one
+		return loop.PaceLimit, nil
+	}
+	return noRest, nil
 }
 
 // passedRule finds the number to which a series has come, in the error of prelude/receipt.lua.

@@ -1,14 +1,16 @@
 -- hand_over: stores the jobs that runs hand over (parcels), in the step that ends their own jobs.
 -- Gives: hands_over
--- Expects: now parcel_front
+-- Expects: now time parcel_front whole_number
 
 -- hands_over returns a function that stores parcels. In given, skip behind the first value of a
 -- job, are a netstring of the target and one of the job for each parcel. Their numbers grow, so
--- that a plan over all parcels up to one is not changed by later ones.
+-- that a plan over all parcels up to one is not changed by later ones. The first one of a topic,
+-- and the next one after a loss of the key or damage to it, is the time in µs: no topic has handed
+-- over as many.
 local function hands_over(parcels, plans, skip)
-  -- A wrong type must cause an error before the first write.
+  -- A wrong type must cause an error before the first write. Nothing that is damaged may.
   redis.call('ZCARD', parcels)
-  redis.call('HLEN', plans)
+  local last = whole_number(redis.call('HGET', plans, '#')) or time[1] * 1000000 + time[2]
   return function(given, where, ids)
     local list, n = {}, 0
     for i = 1, #ids do
@@ -20,7 +22,9 @@ local function hands_over(parcels, plans, skip)
       end
     end
     local words, stamp = {}, string.format('%013.0f', now)
-    local last = n > 0 and redis.call('HINCRBY', plans, '#', string.format('%.0f', n / 2)) - n / 2
+    if n > 0 then
+      redis.call('HSET', plans, '#', string.format('%.0f', last + n / 2))
+    end
     for i = 1, n, 2 do
       words[#words + 1] = '0'
       words[#words + 1] = parcel_front(list[i]) .. string.format('%014x', last + (i + 1) / 2)
