@@ -175,6 +175,12 @@ func TestParcelPlans(t *testing.T) {
 		late, err := h.TryPlan("target", "t5", "t3", 0)
 		require.NoError(t, err)
 		require.Equal(t, passed[2:], late[2:], "another relay has made it anew")
+		for _, over := range []script.Reply{first, next} {
+			r, err = h.TryDone("target", over, `{"x":1}`)
+			require.NoError(t, err)
+			require.Zero(t, r.Number(2), "another plan is open")
+		}
+		require.EqualValues(t, 203, waiting(t, h))
 		r, err = h.TryDone("target", passed)
 		require.NoError(t, err)
 		require.EqualValues(t, 201, r.Number(2))
