@@ -104,9 +104,9 @@ func (o *waitOptions) check(ctx context.Context, prefix, topic string) error {
 // that of ctx if it lasts that long.
 //
 // A client has one subscription for all its waits: a connection and a goroutine, from its first
-// wait until 10 s after the last one. If the Redis user may not subscribe, if eight
-// other clients wait for the same job, or if clients wait 64 times for its ID, it looks each second
-// instead. It can have 10,000 waits at a time.
+// wait until 10 s after the last one. If the Redis user may not subscribe, if eight other clients
+// wait for the same job, or if clients wait 64 times for its ID, it looks each second instead. It
+// can have 10,000 waits at a time.
 //
 // Wait returns
 //   - [ErrNotFound] if there is no such job: it never existed, or it has ended before Wait looked
