@@ -186,7 +186,7 @@ func TestNamesThatNeverComeAgainLeaveNothing(t *testing.T) {
 				_, err := h.tryUnpark(told...)
 				require.NoError(t, err)
 			}
-			for round := range redistest.Size(3_000) / each {
+			for round := range redistest.Size(1_000) / each {
 				play(hand.Numbered(fmt.Sprint("once ", round, " "), each))
 			}
 			for range 5 { // the topic goes on
@@ -241,7 +241,7 @@ func TestTopicsThatNeverComeAgainLeaveNothing(t *testing.T) {
 	rdb, prefix := redistest.Shared(t), redistest.Prefix(t)
 	client := delayq.NewClient(rdb, delayq.Prefix(prefix))
 	steady := NewHand(t, rdb, prefix, "steady")
-	for i := range redistest.Size(3_000) {
+	for i := range redistest.Size(1_000) {
 		h := NewHand(t, rdb, prefix, fmt.Sprint("once ", i))
 		_, err := client.Enqueue(t.Context(), h.Keys.Topic, "job", nil, delayq.Key("k"))
 		require.NoError(t, err)
