@@ -906,7 +906,7 @@ func TestLanesModel(t *testing.T) {
 		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()
 			redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
-				for range redistest.Size(20) {
+				for range redistest.Size(10) {
 					seed := rand.Uint64()
 					t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 						playLanes(t, rdb, redistest.Prefix(t), seed, 300, kind.mixed, kind.rationed)
