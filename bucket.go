@@ -467,3 +467,25 @@ func (o *jobOptions) age(ms int64) {
 		o.DueIn = max(0, o.DueIn-ms)
 	}
 }
+
+// checkSpans returns the complaints about the durations of DueWithin.
+func checkSpans(from time.Time, within []time.Duration) error {
+	_, err := instant("from", from)
+	errs := []error{err}
+	if n := len(within); n < 1 || n > mostSpans {
+		errs = append(errs, fmt.Errorf("within has %d durations: must have from 1 to %d", n, mostSpans))
+	}
+	for _, d := range within {
+		switch {
+		case d < time.Millisecond || d > maxDelay:
+			errs = append(errs, fmt.Errorf("within(%v): must be from 1ms to %v (100 years)", d, maxDelay))
+		case err == nil:
+			_, err := instant(fmt.Sprintf("the end of within(%v)", d), from.Add(d))
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return invalid([]error{err})
+	}
+	return nil
+}

@@ -332,6 +332,40 @@ func (i *Inspector) Audit(ctx context.Context, limit int) ([]AuditEntry, error) 
 	return list, nil
 }
 
+// An UndeliveredJob is a job of [Job.Then] that was not enqueued: see [Inspector.Undelivered].
+type UndeliveredJob struct {
+	At     time.Time // when it was refused
+	From   string    // ID of the job whose run has handed it over
+	Topic  string    // that has refused it
+	ID     string    // of the job that was not enqueued
+	Reason string    // at most 500 bytes
+}
+
+// Undelivered returns the jobs that runs of the topic have handed over with [Job.Then] and that
+// their own topics have refused, the latest first. Redis keeps the newest 100 of a topic until it
+// is removed, and neither their payloads nor their options: enqueue such a job again yourself. Of
+// an entry that is damaged it returns what can be read. In IDs, what is not UTF-8 is U+FFFD. A job
+// that was damaged on its way has only At and Reason.
+//
+// Errors: [ErrInvalid], the error of the context, or that of Redis. Cost: one call to Redis.
+func (i *Inspector) Undelivered(ctx context.Context, topic string) ([]UndeliveredJob, error) {
+	place := script.Place{Call: "undelivered", Topic: topic}
+	if err := errors.Join(i.usable(ctx), invalidTopic(topic)); err != nil {
+		return nil, place.At(err)
+	}
+	key := script.NewKeys(i.o.prefix, topic).Undelivered
+	entries, err := i.rdb.LRange(ctx, key, 0, serve.MostUndelivered-1).Result()
+	if err != nil {
+		return nil, place.At(i.scripts.Blame(ctx, err, key))
+	}
+	list := make([]UndeliveredJob, len(entries))
+	for at, entry := range entries {
+		u := serve.DecodeUndelivered(entry)
+		list[at] = UndeliveredJob{orZero(u.At), u.From, u.Topic, u.ID, u.Reason}
+	}
+	return list, nil
+}
+
 // Scripts returns the name and the SHA-1 digest of every script that delayq executes, as SLOWLOG
 // and MONITOR show them.
 func Scripts() map[string]string { return script.Digests() }

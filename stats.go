@@ -51,6 +51,10 @@ type TopicStats struct {
 	// that are not yet passed on to their topics. It is 0 within milliseconds unless a target
 	// cannot be reached.
 	Parcels int64
+	// OldestParcel is when the run that has handed over the oldest of Parcels ended, as far as the
+	// first job for each of 20 target topics shows it. These are fewer if their jobs exceed 1 MiB.
+	// It is zero if there is none.
+	OldestParcel time.Time
 
 	Schedules    int64 // of the topic, including paused and ended ones
 	WaitingSlots int64 // schedules with a slot that waits for the end of the last run
@@ -103,8 +107,9 @@ const statsTopics = 1000
 // If some topics cannot be read, Stats returns the others along with the error.
 //
 // Stats sends 1,000 topics at a time, in one round trip to each node of a Cluster, and in another
-// one for the topics that have ready or due jobs. Cost: O(log N) for each topic with N jobs, and
-// O(servers). That is about 7 µs of Redis's time for a topic, and twice that if it has such jobs.
+// one for the topics that have ready or due jobs, or Parcels. Cost: O(log N) for each topic with N
+// jobs, and O(servers). That is about 7 µs of Redis's time for a topic, and twice that if it has
+// such jobs.
 func (i *Inspector) Stats(ctx context.Context, topics ...string) ([]TopicStats, error) {
 	errs := []error{i.usable(ctx)}
 	for _, topic := range topics {
@@ -182,7 +187,8 @@ type topicRead struct {
 	pause, counters                                                *redis.SliceCmd
 	err                                                            error
 
-	overdue *script.Call // nil: nothing is due
+	due     bool         // whether something can be
+	inspect *script.Call // nil: nothing is due, and there are no parcels
 }
 
 // read reads topics, and sends other commands along with them. Plain commands cost Redis less than
@@ -241,16 +247,19 @@ func (i *Inspector) read(ctx context.Context, topics []string, others ...redis.C
 // skew is how far the clocks of the nodes of a Cluster may differ. Stats has that of one of them.
 const skew = time.Minute
 
-// readOverdue reads what is due in those topics in which something can be.
+// readOverdue reads what is due in those topics in which something can be, and the age of parcels.
 func (i *Inspector) readOverdue(ctx context.Context, reads []*topicRead, now time.Time) {
 	if _, cluster := i.rdb.(*redis.ClusterClient); cluster {
 		now = now.Add(skew)
 	}
 	var calls []*script.Call
 	for _, r := range reads {
-		if r.err == nil && (r.ready() > 0 || isPast(r.head, now)) {
-			r.overdue = script.NewCall(script.Inspect, r.keys.Topic, 0, r.keys.Of(script.Inspect, ""), nil)
-			calls = append(calls, r.overdue)
+		if r.err != nil {
+			continue
+		}
+		if r.due = r.ready() > 0 || isPast(r.head, now); r.due || r.parcels.Val() > 0 {
+			r.inspect = script.NewCall(script.Inspect, r.keys.Topic, 0, r.keys.Of(script.Inspect, ""), nil)
+			calls = append(calls, r.inspect)
 		}
 	}
 	if len(calls) > 0 {
@@ -289,11 +298,16 @@ func (r *topicRead) stats(now time.Time) (TopicStats, error) {
 		return s, r.err
 	}
 	s.Overdue = s.Ready
-	if r.overdue != nil {
-		if r.overdue.Err != nil {
-			return s, r.overdue.Err
+	if r.inspect != nil {
+		if r.inspect.Err != nil {
+			return s, r.inspect.Err
 		}
-		s.addOverdue(r.overdue.Reply)
+		if r.due {
+			s.addOverdue(r.inspect.Reply)
+		}
+		if s.Parcels > 0 {
+			s.OldestParcel = orZero(r.inspect.Reply.Number(5))
+		}
 	}
 	pause := script.Reply(r.pause.Val())
 	for _, p := range record.DecodePauses(pause.Text(2), now.UnixMilli()) {
@@ -465,26 +479,4 @@ func (i *Inspector) DueWithin(ctx context.Context, from time.Time, within []time
 		}
 	}
 	return list, failed.join()
-}
-
-// checkSpans returns the complaints about the durations of DueWithin.
-func checkSpans(from time.Time, within []time.Duration) error {
-	_, err := instant("from", from)
-	errs := []error{err}
-	if n := len(within); n < 1 || n > mostSpans {
-		errs = append(errs, fmt.Errorf("within has %d durations: must have from 1 to %d", n, mostSpans))
-	}
-	for _, d := range within {
-		switch {
-		case d < time.Millisecond || d > maxDelay:
-			errs = append(errs, fmt.Errorf("within(%v): must be from 1ms to %v (100 years)", d, maxDelay))
-		case err == nil:
-			_, err := instant(fmt.Sprintf("the end of within(%v)", d), from.Add(d))
-			errs = append(errs, err)
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return invalid([]error{err})
-	}
-	return nil
 }

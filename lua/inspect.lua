@@ -1,24 +1,29 @@
--- inspect: reports what is due in a topic and has not started. Writes nothing.
+-- inspect: reports what is due in a topic and has not started, and since when parcels wait. Writes
+-- nothing.
 --
--- KEYS[1]  pool    hash, job ID to record
--- KEYS[2]  bucket  zset, job ID scored by due time (Unix ms)
--- KEYS[3]  leases  zset, job ID scored by the end of its lease
--- KEYS[4]  dead    zset, job ID scored by the time of burial
--- KEYS[5]  ready   list of job IDs, next one at the head
--- KEYS[6]  moved   hash, job ID to its current due time, if it differs from the record's
--- KEYS[7]  lane    zset, places of waiting jobs that have a key, each with the job ID
--- KEYS[8]  turn    zset, key of waiting jobs scored by its pass
--- KEYS[9]  held    zset, key scored by the end of its hold (Unix ms)
+-- KEYS[1]   pool     hash, job ID to record
+-- KEYS[2]   bucket   zset, job ID scored by due time (Unix ms)
+-- KEYS[3]   leases   zset, job ID scored by the end of its lease
+-- KEYS[4]   dead     zset, job ID scored by the time of burial
+-- KEYS[5]   ready    list of job IDs, next one at the head
+-- KEYS[6]   moved    hash, job ID to its current due time, if it differs from the record's
+-- KEYS[7]   lane     zset, places of waiting jobs that have a key, each with the job ID
+-- KEYS[8]   turn     zset, key of waiting jobs scored by its pass
+-- KEYS[9]   held     zset, key scored by the end of its hold (Unix ms)
+-- KEYS[10]  parcels  zset, jobs that ended runs have handed over, by target and number
 --
--- Returns {'ok', now, how many of bucket are due, first, laned}: first has the entry in moved and
--- the first 305 bytes of the record of the first ready job among the first 20 entries, if there is
--- one. laned has the same of the earliest job among the first ones in the lanes of the 20 keys
--- whose turn is next, without those that are held. Jobs with records of more than 16 KiB are passed
--- over, because Redis would have to copy all of one.
+-- Returns {'ok', now, how many of bucket are due, first, laned, oldest}: first has the entry in
+-- moved and the first 305 bytes of the record of the first ready job among the first 20 entries, if
+-- there is one. laned has the same of the earliest job among the first ones in the lanes of the 20
+-- keys whose turn is next, without those that are held. Jobs with records of more than 16 KiB are
+-- passed over, because Redis would have to copy all of one. oldest is the earliest time at which
+-- the run of a first parcel was acked, 0 if there is none: of at most 20 targets, and of no further
+-- ones once these parcels have 1 MiB.
 -- Cost: O(log N).
--- Uses: now place
+-- Uses: now place parcels
 local pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local ready, moved, lane, turn, held = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local parcels = KEYS[10]
 
 -- about returns what is told of a job, or nil if its record is gone or large.
 local function about(id)
@@ -56,4 +61,19 @@ for i, key in ipairs(keys) do
   end
 end
 
-return {'ok', now, redis.call('ZCOUNT', bucket, 0, now), first or {}, laned or {}}
+-- A damaged parcel counts as a target.
+local oldest, from, read = 0, '-', 0
+for _ = 1, 20 do
+  local one = read < 1048576 and redis.call('ZRANGEBYLEX', parcels, from, '+', 'LIMIT', 0, 1)[1]
+  if not one then
+    break
+  end
+  read = read + #one
+  local target, since = parcel_of(one)
+  if target and (oldest == 0 or since < oldest) then
+    oldest = since
+  end
+  from = target and '(' .. parcel_front(target) .. 'g' or '(' .. one
+end
+
+return {'ok', now, redis.call('ZCOUNT', bucket, 0, now), first or {}, laned or {}, oldest}

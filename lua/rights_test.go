@@ -167,6 +167,7 @@ var deeds = []deed{
 	{"Inspector.Stats", nil, func(c *caller) error { return just(c.insp.Stats(c.ctx, c.topic)) }},
 	{"Inspector.Stats", nil, func(c *caller) error { return just(c.insp.Stats(c.ctx)) }},
 	{"Inspector.Stats", slip("bucket"), func(c *caller) error { return ofType(just(c.insp.Stats(c.ctx, c.topic))) }},
+	{"Inspector.Undelivered", nil, func(c *caller) error { return just(c.insp.Undelivered(c.ctx, c.topic)) }},
 	{"Inspector.Servers", nil, func(c *caller) error { return just(c.insp.Servers(c.ctx)) }},
 	{"Inspector.Schedules", nil, func(c *caller) error { return just(c.insp.Schedules(c.ctx, c.topic)) }},
 	{"Inspector.Forecast", nil, func(c *caller) error { return just(c.insp.Forecast(c.ctx, c.topic, time.Now(), time.Minute, 60)) }},

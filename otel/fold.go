@@ -125,7 +125,7 @@ func (g *group) gauges(put put) {
 	var sum delayq.TopicStats
 	due := make([]int64, len(horizons))
 	isPaused, servers, waits, alone, unknown := 1.0, -1, false, false, false
-	var oldest time.Duration
+	var oldest, oldestHanded time.Duration
 	for _, one := range g.topics {
 		t := one.stats
 		sum.Scheduled += t.Scheduled
@@ -156,6 +156,9 @@ func (g *group) gauges(put put) {
 		default:
 			oldest = max(oldest, t.At.Sub(t.OldestOverdue))
 		}
+		if !t.OldestParcel.IsZero() {
+			oldestHanded = max(oldestHanded, t.At.Sub(t.OldestParcel))
+		}
 		if !t.NextSlot.IsZero() && (sum.NextSlot.IsZero() || t.NextSlot.Before(sum.NextSlot)) {
 			sum.NextSlot = t.NextSlot
 		}
@@ -177,6 +180,7 @@ func (g *group) gauges(put put) {
 	put(keyedJobs, float64(sum.Keyed))
 	put(laneKeys, float64(sum.Keys))
 	put(parcels, float64(sum.Parcels))
+	put(oldestParcel, oldestHanded.Seconds())
 	put(paused, isPaused)
 	if !alone {
 		put(liveServers, float64(servers))

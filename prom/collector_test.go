@@ -432,12 +432,14 @@ func TestSeriesOfSeveralTopics(t *testing.T) {
 		return scrapeOf(t, fixed(c.state.metrics(c.constant, look1(topics)))).cut("{prefix=delayq,topic=a", "{")
 	}
 	got := of(map[string]delayq.TopicStats{
-		"a1": {At: now, Ready: 2, Overdue: 2, OldestOverdue: now.Add(-time.Second), Servers: 3, Workers: 3, Capacity: 30, Paused: true},
-		"a2": {At: now, Ready: 5, Overdue: 5, OldestOverdue: now.Add(-time.Minute), Servers: 2, Workers: 20, Capacity: 20, NextSlot: now.Add(time.Hour)},
+		"a1": {At: now, Ready: 2, Overdue: 2, OldestOverdue: now.Add(-time.Second), Servers: 3, Workers: 3, Capacity: 30, Paused: true, Parcels: 2, OldestParcel: now.Add(-time.Second)},
+		"a2": {At: now, Ready: 5, Overdue: 5, OldestOverdue: now.Add(-time.Minute), Servers: 2, Workers: 20, Capacity: 20, NextSlot: now.Add(time.Hour), Parcels: 1, OldestParcel: now.Add(-time.Hour)},
 		"a3": {At: now, Scheduled: 1, NextSlot: now.Add(time.Minute)},
 	})
 	require.EqualValues(t, 7, got["delayq_overdue_jobs{}"])
 	require.EqualValues(t, 60, got["delayq_oldest_overdue_seconds{}"])
+	require.EqualValues(t, 3, got["delayq_parcels{}"])
+	require.EqualValues(t, 3600, got["delayq_oldest_parcel_seconds{}"])
 	require.EqualValues(t, 50, got["delayq_workers{}"])
 	require.EqualValues(t, 2, got["delayq_servers{}"], "of the topics that wait for a server")
 	require.Zero(t, got["delayq_paused{}"], "one of three")
@@ -447,6 +449,8 @@ func TestSeriesOfSeveralTopics(t *testing.T) {
 	got = of(map[string]delayq.TopicStats{"a1": {At: now, Paused: true, Servers: 1}, "a2": {At: now, Paused: true}})
 	require.EqualValues(t, 1, got["delayq_paused{}"])
 	require.Zero(t, got["delayq_servers{}"])
+	require.Contains(t, got, "delayq_oldest_parcel_seconds{}")
+	require.Zero(t, got["delayq_oldest_parcel_seconds{}"])
 	got = of(map[string]delayq.TopicStats{"a1": {At: now, Servers: 1}, "a2": {At: now, Overdue: 1}})
 	require.Zero(t, got["delayq_servers{}"])
 	require.NotContains(t, got, "delayq_oldest_overdue_seconds{}", "nobody knows since when")

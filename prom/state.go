@@ -126,7 +126,7 @@ func (g *group) gauges(set func(f *family, v float64, labels ...string)) {
 	var sum delayq.TopicStats
 	due := make([]int64, len(horizons))
 	isPaused, servers, waits, alone := true, -1, false, false
-	var oldest time.Duration
+	var oldest, oldestHanded time.Duration
 	unknown := false
 	for _, one := range g.topics {
 		t := one.stats
@@ -156,6 +156,9 @@ func (g *group) gauges(set func(f *family, v float64, labels ...string)) {
 		default:
 			oldest = max(oldest, t.At.Sub(t.OldestOverdue))
 		}
+		if !t.OldestParcel.IsZero() {
+			oldestHanded = max(oldestHanded, t.At.Sub(t.OldestParcel))
+		}
 		if !t.NextSlot.IsZero() && (sum.NextSlot.IsZero() || t.NextSlot.Before(sum.NextSlot)) {
 			sum.NextSlot = t.NextSlot
 		}
@@ -180,6 +183,7 @@ func (g *group) gauges(set func(f *family, v float64, labels ...string)) {
 	set(keyedJobs, float64(sum.Keyed))
 	set(laneKeys, float64(sum.Keys))
 	set(parcels, float64(sum.Parcels))
+	set(oldestParcel, oldestHanded.Seconds())
 	set(paused, number(isPaused))
 	if !alone {
 		set(liveServers, float64(servers))

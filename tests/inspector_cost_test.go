@@ -116,6 +116,7 @@ func TestInspectorCosts(t *testing.T) {
 		"Schedule":      {func() error { _, err := insp.Schedule(ctx, "t000", "s"); return err }, [2]int{1, 1}},
 		"Runs":          {func() error { _, err := insp.Runs(ctx, "t000", "s", 100); return err }, [2]int{1, 1}},
 		"Keys":          {func() error { _, err := insp.Keys(ctx, "t000", "", 1000); return err }, [2]int{1, 1}},
+		"Undelivered":   {func() error { _, err := insp.Undelivered(ctx, "t000"); return err }, [2]int{1, 1}},
 		"Audit":         {func() error { _, err := insp.Audit(ctx, 1000); return err }, [2]int{1, 1}},
 		"Explain":       {func() error { _, err := insp.Explain(ctx, "t000", "same"); return err }, [2]int{1, 2}},
 		"Explain ready": {func() error { _, err := insp.Explain(ctx, "t001", "ready"); return err }, [2]int{2, 3}},

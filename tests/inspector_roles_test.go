@@ -94,6 +94,9 @@ var readings = map[string]readCall{
 	"Keys": func(ctx context.Context, i *delayq.Inspector, topic string) (any, error) {
 		return i.Keys(ctx, topic, "", 10)
 	},
+	"Undelivered": func(ctx context.Context, i *delayq.Inspector, topic string) (any, error) {
+		return i.Undelivered(ctx, topic)
+	},
 	"Audit": func(ctx context.Context, i *delayq.Inspector, _ string) (any, error) { return i.Audit(ctx, 10) },
 	"Explain": func(ctx context.Context, i *delayq.Inspector, topic string) (any, error) {
 		codes := make(map[string][]delayq.ReasonCode)
@@ -150,6 +153,7 @@ func requireRead(t *testing.T, all map[string]any, topic string) {
 	require.Len(t, all["All"], 1)
 	require.EqualValues(t, 1, all["Count"])
 	require.EqualValues(t, 1, all["Failures"].(*delayq.Failures).Total)
+	require.Empty(t, all["Undelivered"])
 	require.Equal(t, "pause", all["Audit"].([]delayq.AuditEntry)[0].Action)
 	require.Equal(t, map[string][]delayq.ReasonCode{
 		"scheduled": {delayq.ReasonDueLater, delayq.ReasonTopicPaused, delayq.ReasonTopicPaused},

@@ -325,15 +325,6 @@ func passedAt(err error) uint64 {
 	return 0
 }
 
-// Undelivered is what is kept of a parcel that its target has refused.
-type Undelivered struct {
-	At     int64  `json:"at"`     // Unix ms
-	From   string `json:"from"`   // ID of the job whose run has handed it over
-	Topic  string `json:"topic"`  // target
-	ID     string `json:"id"`     // of the job that was not enqueued
-	Reason string `json:"reason"` // cut to 500 bytes
-}
-
 // send carries out a plan. It returns what is to be kept of the parcels that the target has
 // refused. An error says that the plan must be sent again.
 func (t *Topic) send(ctx context.Context, target string, plan commit.Plan, now int64, parcels []string) (refused []Undelivered, err error) {
