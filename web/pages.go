@@ -53,6 +53,8 @@ type topicRow struct {
 	Retrying  int64            `json:"retrying"`
 	Overdue   int64            `json:"overdue"`
 	Oldest    time.Time        `json:"oldest_overdue,omitzero"`
+	Parcels   int64            `json:"parcels,omitempty"` // handed over by its runs, on their way
+	Parcel    time.Time        `json:"oldest_parcel,omitzero"`
 	NextDue   time.Time        `json:"next_due,omitzero"`
 	Servers   int              `json:"servers"`
 	Workers   int              `json:"workers"`
@@ -202,7 +204,7 @@ func (r *rates) add(at time.Time, stats []delayq.TopicStats) {
 func (r *rates) row(s *delayq.TopicStats) topicRow {
 	t := topicRow{
 		Topic: s.Topic, Scheduled: s.Scheduled, Ready: s.Ready, Running: s.Running, Dead: s.Dead, Done: s.Done, Retrying: s.Retrying,
-		Overdue: s.Overdue, Oldest: utc(s.OldestOverdue), NextDue: utc(s.NextDue), Servers: s.Servers, Workers: s.Workers,
+		Overdue: s.Overdue, Oldest: utc(s.OldestOverdue), Parcels: s.Parcels, Parcel: utc(s.OldestParcel), NextDue: utc(s.NextDue), Servers: s.Servers, Workers: s.Workers,
 		Schedules: s.Schedules, Keyed: s.Keyed, Keys: s.Keys, HeldUntil: utc(s.HeldUntil), HeldBy: s.HeldBy, HeldWhy: s.HeldReason, LimitRun: s.Limits.Running,
 		LimitRate: rateText(s.Limits.Rate), KeyRun: s.Limits.RunningPerKey, KeyRate: rateText(s.Limits.RatePerKey), perKey: s.Limits,
 		Counters: make(map[string]int64), at: s.At,

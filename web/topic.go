@@ -17,6 +17,35 @@ type topicPage struct {
 	Histories []*history `json:"histories,omitempty"`
 	Unread    string     `json:"histories_error,omitempty"` // why there are none
 	Problem   string     `json:"problem,omitempty"`
+
+	Undelivered []undeliveredRow `json:"undelivered,omitempty"`
+	Unlisted    string           `json:"undelivered_error,omitempty"` // why there are none
+}
+
+// An undeliveredRow is a job that a run of the topic has handed over and that its topic has
+// refused.
+type undeliveredRow struct {
+	At     time.Time `json:"at,omitzero"`
+	From   string    `json:"from,omitempty"`
+	Topic  string    `json:"topic,omitempty"`
+	ID     string    `json:"id,omitempty"`
+	Reason string    `json:"reason,omitempty"`
+	Linked bool      `json:"-"` // to its topic
+}
+
+// undelivered lists the refused jobs of the topic.
+func (h *Handler) undelivered(v *view) ([]undeliveredRow, error) {
+	list, err := read(h, v.Request.Context(), "undelivered\x00"+v.Topic, func(ctx context.Context) ([]delayq.UndeliveredJob, error) {
+		return h.insp.Undelivered(ctx, v.Topic)
+	})
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]undeliveredRow, len(list))
+	for i, u := range list {
+		rows[i] = undeliveredRow{utc(u.At), u.From, u.Topic, u.ID, u.Reason, u.Topic != "" && h.views(v, u.Topic)}
+	}
+	return rows, nil
 }
 
 // A forecast is how many jobs fall due in each of some steps.
@@ -122,5 +151,18 @@ func (h *Handler) topic(v *view) (any, error) {
 	if p.Histories, err = h.histories(v.Request.Context(), v.Topic, t.at); err != nil {
 		_, p.Unread = v.explain(err) // a user with the rights of an earlier release sees the rest
 	}
+	if t.Counters[string(delayq.CounterUndelivered)] > 0 {
+		if p.Undelivered, err = h.undelivered(v); err != nil {
+			_, p.Unlisted = v.explain(err)
+		}
+	}
 	return p, nil
+}
+
+// ParcelAge is how long the oldest job that runs have handed over is on its way.
+func (t *topicRow) ParcelAge() time.Duration {
+	if t.Parcel.IsZero() {
+		return 0
+	}
+	return t.at.Sub(t.Parcel)
 }

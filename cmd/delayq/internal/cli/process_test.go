@@ -209,7 +209,7 @@ func TestCompletionInShells(t *testing.T) {
 // readers are the command lines that need no right to write. T is a topic with a job j.
 var readers = [][]string{
 	{"topics"}, {"topic", "T", "--over", "0s"}, {"jobs", "T"}, {"jobs", "T", "--state", "ready"}, {"jobs", "T", "--error", "x", "--state", "dead"}, {"job", "T", "j"},
-	{"find", "j"}, {"explain", "T", "j"}, {"failures", "T"}, {"keys", "T"}, {"key", "T", "k"}, {"limits", "T"}, {"servers"}, {"stats"}, {"check", "--max-lateness", "1d"}, {"schedules"}, {"schedule", "show", "T", "s"},
+	{"find", "j"}, {"explain", "T", "j"}, {"failures", "T"}, {"keys", "T"}, {"undelivered", "T"}, {"key", "T", "k"}, {"limits", "T"}, {"servers"}, {"stats"}, {"check", "--max-lateness", "1d"}, {"schedules"}, {"schedule", "show", "T", "s"},
 	{"schedule", "runs", "T", "s"}, {"task", "list"}, {"doctor"}, {"audit"}, {"export", "T"}, {"schedule", "sync", "-", "--dry-run"},
 }
 

@@ -343,6 +343,8 @@ type topicRecord struct {
 	Overdue       int64                    `json:"overdue"`
 	OldestOverdue stamp                    `json:"oldest_overdue,omitzero"`
 	OverdueAge    seconds                  `json:"overdue_age,omitempty"` // of the oldest one
+	Parcels       int64                    `json:"parcels,omitempty"`     // handed over by its runs, on their way
+	OldestParcel  stamp                    `json:"oldest_parcel,omitzero"`
 	NextDue       stamp                    `json:"next_due,omitzero"`
 	Servers       int                      `json:"servers"`
 	Workers       int                      `json:"workers"`

@@ -94,6 +94,7 @@ func (a *app) sample(ctx context.Context, topics []string, every time.Duration, 
 		{head: "IN/S", cell: perSecond(func(r *ratesRecord) float64 { return r.Enqueued }), right: true},
 		{head: "OUT/S", cell: perSecond(func(r *ratesRecord) float64 { return r.Finished }), right: true},
 		{head: "FAILED/S", cell: perSecond(func(r *ratesRecord) float64 { return r.Failed }), right: true},
+		{head: "HANDED OVER", cell: parcelsCell, wide: true},
 		{head: "LIMITS", cell: limitsCell, wide: true},
 		{head: "HELD UNTIL", cell: func(r *topicRecord) string {
 			if r.Hold == nil {

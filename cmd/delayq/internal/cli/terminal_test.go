@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/mattn/go-runewidth"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
@@ -72,11 +73,14 @@ func TestNothingFromRedisCommandsTheTerminal(t *testing.T) {
 		require.NoError(w, w.Client.Bury(w.Context(), "evil", "payload", evil))
 		require.NoError(w, w.Client.Pause(w.Context(), "evil", delayq.Pause{By: evil, Reason: evil}))
 		require.NoError(w, w.Client.Hold(delayq.WithActor(w.Context(), evil), "evil", time.Hour, evil))
+		w.refused("evil", map[string]any{"at": time.Now().UnixMilli(), "from": evil, "topic": evil, "id": evil, "reason": evil})
+		require.NoError(w, w.RDB.LPush(w.Context(), "q:{evil}:serve:undelivered", evil).Err())
+		require.NoError(w, w.RDB.ZAdd(w.Context(), "q:{evil}:serve:parcels", redis.Z{Member: evil}).Err())
 		w.terminal, w.width, w.env["NO_COLOR"] = true, 400, "1"
 		for _, args := range [][]string{
 			{"topics"}, {"topic", "evil"}, {"limits", "evil"}, {"hold", "evil", "--for", "1s"}, {"jobs", "evil", "--state", "ready"}, {"job", "evil", idText(evil)},
 			{"schedule", "remove", "evil", evil}, {"job", "evil", evil}, {"job", "evil", "payload"}, {"job", "evil", "payload", "--payload"}, {"explain", "evil", idText(evil)},
-			{"explain", "evil", "payload"}, {"keys", "evil"}, {"key", "evil", idText(evil)}, {"failures", "evil"}, {"export", "evil", "--state", "dead"}, {"find", "payload"}, {"audit"},
+			{"explain", "evil", "payload"}, {"keys", "evil"}, {"undelivered", "evil"}, {"key", "evil", idText(evil)}, {"failures", "evil"}, {"export", "evil", "--state", "dead"}, {"find", "payload"}, {"audit"},
 			{"cancel", "evil", evil, "--dry-run"}, {"cancel", "evil", "--state", "ready", "--key", evil, "--error", evil, "--dry-run"}, {"check"}, {"doctor"}, {"stats"},
 		} {
 			for _, format := range formats {

@@ -79,7 +79,7 @@ func (a *app) showTopic(w io.Writer, r *topicRecord) error {
 	}
 	if err := a.fields(w,
 		"topic", r.Topic, "state", a.stateText(r), "scheduled", number(r.Scheduled), "ready", number(r.Ready), "of keys", keysCell(r),
-		"running", number(r.Running), "retrying", number(r.Retrying), "dead", number(r.Dead), "done", number(r.Done), "overdue", number(r.Overdue), "oldest", oldestDue,
+		"running", number(r.Running), "retrying", number(r.Retrying), "dead", number(r.Dead), "done", number(r.Done), "overdue", number(r.Overdue), "oldest", oldestDue, "handed over", parcelsCell(r),
 		"next due", a.when(time.Time(r.NextDue)), "servers", strconv.Itoa(r.Servers), "workers", workersCell(r),
 		"schedules", number(r.Schedules), "next slot", slot, "limits", limitsCell(r), "next start", a.when(time.Time(r.NextStart)),
 	); err != nil {

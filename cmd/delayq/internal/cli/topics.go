@@ -30,6 +30,7 @@ func topicOf(s *delayq.TopicStats) *topicRecord {
 		Topic: s.Topic, At: stamp(s.At), Scheduled: s.Scheduled, Ready: s.Ready, Running: s.Running, Retrying: s.Retrying,
 		Dead: s.Dead, Done: s.Done, Keyed: s.Keyed, Keys: s.Keys, Overdue: s.Overdue, OldestOverdue: stamp(s.OldestOverdue), NextDue: stamp(s.NextDue),
 		Servers: s.Servers, Workers: s.Workers, Schedules: s.Schedules, WaitingSlots: s.WaitingSlots, Counters: s.Counters,
+		Parcels: s.Parcels, OldestParcel: stamp(s.OldestParcel),
 	}
 	if s.Capacity != s.Workers {
 		r.Capacity = s.Capacity
@@ -111,6 +112,7 @@ func (a *app) topicsView() view[*topicRecord] {
 		{head: "SERVERS", cell: func(r *topicRecord) string { return strconv.Itoa(r.Servers) }, right: true, minor: true},
 		{head: "WORKERS", cell: func(r *topicRecord) string { return strconv.Itoa(r.Workers) }, right: true, wide: true},
 		{head: "SCHEDULES", cell: func(r *topicRecord) string { return number(r.Schedules) }, right: true, wide: true},
+		{head: "HANDED OVER", cell: parcelsCell, wide: true},
 		{head: "LIMITS", cell: limitsCell, wide: true},
 		{head: "STATE", cell: a.stateText},
 	}, func(r *topicRecord) string { return r.Topic }, nil}
@@ -121,6 +123,18 @@ func limitsCell(r *topicRecord) string {
 		return "-"
 	}
 	return limitsText(r.Limits)
+}
+
+// parcelsCell writes how many jobs that its runs have handed over are on their way.
+func parcelsCell(r *topicRecord) string {
+	if r.Parcels == 0 {
+		return ""
+	}
+	text := number(r.Parcels) + " on their way"
+	if !r.OldestParcel.IsZero() {
+		text += ", oldest " + span(time.Time(r.At).Sub(time.Time(r.OldestParcel)))
+	}
+	return text
 }
 
 func oldest(r *topicRecord) string {
