@@ -50,7 +50,7 @@ var listSchemas = []struct {
 		Repaired int   `json:"repaired"`
 	}{}},
 	{schemaAudit, schemaAuditEntry, "acts", auditRecord{}, nil},
-	{schemaUndelivered, schemaUndeliveredJob, "jobs", undeliveredRecord{}, nil},
+	{schemaUndelivered, schemaUndeliveredJob, "refusals", undeliveredRecord{}, nil},
 	{schemaKeys, schemaKey, "keys", keyRecord{}, struct {
 		Next       string `json:"next,omitempty"`
 		NextBase64 []byte `json:"next_base64,omitempty"`

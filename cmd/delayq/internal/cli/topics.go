@@ -128,7 +128,7 @@ func limitsCell(r *topicRecord) string {
 // parcelsCell writes how many jobs that its runs have handed over are on their way.
 func parcelsCell(r *topicRecord) string {
 	if r.Parcels == 0 {
-		return ""
+		return "-"
 	}
 	text := number(r.Parcels) + " on their way"
 	if !r.OldestParcel.IsZero() {

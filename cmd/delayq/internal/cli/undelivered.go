@@ -56,7 +56,7 @@ payloads nor options. To run such a job, enqueue it again.`,
 				}
 				return idText(id)
 			}
-			err = all(a, view[*undeliveredRecord]{schemaUndeliveredJob, schemaUndelivered, "jobs", []column[*undeliveredRecord]{
+			err = all(a, view[*undeliveredRecord]{schemaUndeliveredJob, schemaUndelivered, "refusals", []column[*undeliveredRecord]{
 				{head: "AT", cell: func(r *undeliveredRecord) string { return a.when(time.Time(r.At)) }},
 				{head: "FROM", cell: func(r *undeliveredRecord) string { return id(r.From) }},
 				{head: "TOPIC", cell: func(r *undeliveredRecord) string { return orDash(r.Topic) }},
