@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
@@ -337,7 +338,13 @@ func TestManyTopics(t *testing.T) {
 			}
 		}
 		b.Pass(time.Minute)
+		handed := fmt.Sprintf("01x%014x%013dx", 1, time.Now().Add(-time.Hour).UnixMilli())
+		require.NoError(b, b.RDB.ZAdd(b.Context(), queuetest.Prefix+":{tenant.1}:serve:parcels", redis.Z{Member: handed}).Err())
 		all := g.read(b)
+		require.Equal(b, map[string]float64{
+			"delayq.oldest_parcel{prefix=q topic=a}": 0, "delayq.oldest_parcel{prefix=q topic=b}": 0,
+			"delayq.oldest_parcel{prefix=q topic=c}": 0, "delayq.oldest_parcel{prefix=q topic=_other}": 3600,
+		}, only(all, "delayq.oldest_parcel"))
 		require.Equal(b, map[string]float64{
 			"delayq.enqueues{result=stored topic=tenant}": 4, "delayq.enqueues{result=stored topic=a}": 2,
 			"delayq.enqueues{result=stored topic=b}": 2, "delayq.enqueues{result=stored topic=_other}": 6,
