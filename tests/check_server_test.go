@@ -183,9 +183,9 @@ func TestThousandIdleTopicsAreQuiet(t *testing.T) {
 		for i := range topics {
 			b.Enqueue(fmt.Sprint("t", i), "1")
 		}
-		b.Pass(17 * time.Minute) // the first round of checks is over
+		b.Pass(time.Minute)
 		before := w.Requests()
-		b.Pass(5 * time.Minute)
+		b.Pass(5 * time.Minute) // of 17, in which each topic is checked once
 		perSecond := float64(w.Requests()-before) / 300
 		require.LessOrEqual(b, perSecond, 10.0)
 		require.Greater(b, perSecond, float64(topics)/200, "or this test counts the wrong thing")
