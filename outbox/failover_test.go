@@ -98,12 +98,12 @@ func TestRelayMeetsAFailover(t *testing.T) {
 		old := p.master.Client(p.T)
 		require.Eventually(p, func() bool { // the master learns late that the replica is in sync
 			return old.Do(p.Context(), "FAILOVER", "TO", host, port).Err() == nil
-		}, time.Minute, time.Millisecond)
+		}, 10*time.Minute, time.Millisecond)
 		p.write(50)
 		require.Eventually(p, func() bool {
 			role, err := old.Do(p.Context(), "ROLE").Slice()
 			return err == nil && role[0] == "slave"
-		}, time.Minute, time.Millisecond)
+		}, 10*time.Minute, time.Millisecond)
 		p.write(50) // nothing takes them
 		p.promoted()
 		p.write(50)
@@ -119,7 +119,7 @@ func TestRelayMeetsAFailoverThatLosesRows(t *testing.T) {
 		p.write(50)
 		p.drained()
 		next := p.replica.Client(p.T)
-		require.Eventually(p, func() bool { return p.stored(next) == 50 }, time.Minute, time.Millisecond)
+		require.Eventually(p, func() bool { return p.stored(next) == 50 }, 10*time.Minute, time.Millisecond)
 		require.NoError(p, next.Do(p.Context(), "REPLICAOF", "NO", "ONE").Err())
 		p.write(50) // the relay sends them to the old master
 		p.drained()
@@ -136,7 +136,7 @@ func TestRelayMeetsAFailoverThatLosesRows(t *testing.T) {
 		require.Eventually(p, func() bool {
 			var requests int
 			return p.db.QueryRow("SELECT COUNT(*) FROM delayq_outbox_resend").Scan(&requests) == nil && requests == 0
-		}, time.Minute, time.Millisecond)
+		}, 10*time.Minute, time.Millisecond)
 		p.requireOnce()
 	})
 }

@@ -30,7 +30,7 @@ func (w *world) resend(since time.Time) (looked int64) {
 		var requests int
 		err := w.db.QueryRow("SELECT COUNT(*) FROM delayq_outbox_resend").Scan(&requests)
 		return err == nil && requests == 0
-	}, time.Minute, time.Millisecond)
+	}, 10*time.Minute, time.Millisecond)
 	w.drained()
 	return n
 }
@@ -372,7 +372,7 @@ func TestKeptRowsAreTrimmed(t *testing.T) {
 				}
 			})
 			w.drained()
-			require.Eventually(w, func() bool { return w.kept() <= 20 }, time.Minute, time.Millisecond)
+			require.Eventually(w, func() bool { return w.kept() <= 20 }, 10*time.Minute, time.Millisecond)
 			for _, id := range w.jobs("topic") {
 				w.finish(id)
 			}

@@ -70,7 +70,7 @@ func (w *world) left(is func(outbox.Stats) bool) {
 	require.Eventually(w, func() bool {
 		s, err := w.ob.Stats(context.Background(), w.db)
 		return err == nil && is(s)
-	}, time.Minute, time.Millisecond)
+	}, 10*time.Minute, time.Millisecond)
 }
 
 func (w *world) tx(work func(tx *sql.Tx)) {
@@ -434,7 +434,7 @@ func TestRedisAway(t *testing.T) {
 		}
 		stop := w.relay(log.option())
 		<-line.Ended
-		require.Eventually(w, func() bool { return line.Left() < -3 }, time.Minute, time.Millisecond)
+		require.Eventually(w, func() bool { return line.Left() < -3 }, 10*time.Minute, time.Millisecond)
 		s, err := w.ob.Stats(w.Context(), w.db)
 		require.NoError(w, err)
 		require.EqualValues(w, 10, s.Rows)

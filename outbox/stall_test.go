@@ -87,7 +87,7 @@ func (w *world) run(db *sql.DB, client *delayq.Client, opts ...outbox.RelayOptio
 
 func (w *world) until(what string, is func() bool) {
 	w.Helper()
-	require.Eventually(w, is, time.Minute, time.Millisecond, what)
+	require.Eventually(w, is, 10*time.Minute, time.Millisecond, what)
 }
 
 // Two copies of a database send plans of one series, the second one with lower numbers, as after a
