@@ -366,7 +366,7 @@ func TestServerRunsSuccessors(t *testing.T) {
 				})
 				_, err := b.Client.Enqueue(b.Context(), "t", "x", []byte("first"))
 				require.NoError(b, err)
-				b.Pass(time.Hour)
+				b.Pass(3 * time.Minute)
 				mu.Lock()
 				defer mu.Unlock()
 				require.Equal(b, []string{"first at 0s", "third at 11s"}, ran)

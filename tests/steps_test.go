@@ -370,7 +370,7 @@ func TestStepsOfADamagedNote(t *testing.T) {
 					}
 					return queuetest.ErrTest
 				})
-				job := b.Enqueue("a", "1", delayq.Backoff(time.Hour, time.Hour))
+				job := b.Enqueue("a", "1", delayq.Backoff(time.Minute, time.Minute))
 				b.Pass(time.Second)
 				note := b.RDB.HGet(b.Context(), notesKey("a"), "p1").Val()
 				require.NoError(b, b.RDB.HSet(b.Context(), notesKey("a"), "p1", c.note(note)).Err())
@@ -391,7 +391,7 @@ func TestStepsOfADamagedNote(t *testing.T) {
 						break
 					}
 				}
-				b.Pass(3 * time.Hour)
+				b.Pass(3 * time.Minute)
 				require.Equal(b, map[string]int{"1/one": 1}, log.runs())
 				if c.err == "" {
 					require.Empty(b, b.State("a", "1"))
