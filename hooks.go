@@ -130,8 +130,7 @@ type PrunedHook interface{ Pruned(event PruneEvent) }
 // been put back in the meantime, and [ReturnedHook] was called for it.
 type LateHook interface{ Late(event RunEvent) }
 
-// ScriptHook is called after every script call. Duration includes the time in Redis and the
-// network.
+// ScriptHook is called after every script call. Duration includes the network and Redis's time.
 type ScriptHook interface{ Script(event ScriptEvent) }
 
 // CallEvent is the event of a [CallHook].
