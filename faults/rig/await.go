@@ -25,7 +25,7 @@ func (c *Client) Await(ctx context.Context, t *Task) error {
 	}
 	told := Event{Op: OpTold, Topic: t.Topic, ID: t.ID, Inc: t.Inc}
 	var failed error
-	err = c.call(e, func() (string, error) {
+	_ = c.call(e, func() (string, error) { // its error is told apart below: told and failed
 		r, err := c.Call(ctx, t.Topic, t.ID, payload, opts...)
 		now := time.Now() // Redis is on this machine
 		var dead *delayq.DeadError
