@@ -127,7 +127,9 @@ func TestHooksOfARun(t *testing.T) {
 			require.Positive(b, hooks.Calls(name), name)
 		}
 		for _, e := range hooks.Scripts {
-			require.NoError(b, e.Err)
+			if e.Name != "heartbeat" || !errors.Is(e.Err, context.Canceled) { // the stop can cut it off
+				require.NoError(b, e.Err)
+			}
 			require.Contains(b, delayq.Scripts(), e.Name)
 			require.True(b, e.Topic == "a" || e.Topic == "" && (e.Name == "heartbeat" || e.Name == "watch"), e.Name)
 		}

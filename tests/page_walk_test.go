@@ -189,7 +189,7 @@ func TestPagesShowEachJobOnce(t *testing.T) {
 		for _, latest := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/%v", state, latest), func(t *testing.T) {
 				queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
-					for range redistest.Size(50) {
+					for range redistest.Size(20) {
 						seed := rand.Uint64()
 						t.Logf("seed %d", seed)
 						f := queuetest.NewFixture(t, f.RDB)

@@ -123,7 +123,7 @@ func TestRemove(t *testing.T) {
 
 		require.NoError(b, s.HandlerFunc("a", rec.Then(nil)))
 		b.Pass(time.Second)
-		require.Equal(b, []string{"0", "1", "2"}, rec.IDs())
+		require.ElementsMatch(b, []string{"0", "1", "2"}, rec.IDs()) // two handlers run at the same time
 	})
 }
 
