@@ -290,7 +290,7 @@ func TestHoldKeyOfAJobWithoutAKey(t *testing.T) {
 				return delayq.HoldKey(time.Minute)
 			}
 			return nil
-		})
+		}, delayq.Concurrency(1))
 		b.Enqueue("a", "x")
 		b.Enqueue("a", "y")
 		b.Pass(59 * time.Second)
