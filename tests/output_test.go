@@ -133,7 +133,7 @@ func TestSetOutput(t *testing.T) {
 			require.NoError(b, second.SetOutput([]byte("second")))
 			kept = job
 			return nil
-		})
+		}, delayq.Concurrency(1))
 		stored := b.Enqueue("a", "x", delayq.Retention(time.Hour), delayq.Backoff(time.Second, time.Second))
 		b.Enqueue("a", "dropped", delayq.Backoff(time.Second, time.Second))
 		b.Pass(10 * time.Second)
