@@ -57,7 +57,9 @@ type Queue struct {
 // an error. Call Close at the end.
 func Open(opts ...delayq.ClientOption) (*Queue, error) {
 	inside := embedded.New()
-	rdb := inside.Client()
+	connect := inside.Options()
+	connect.MaxRetries = -1 // only Close cuts calls, and a bubble that is over has no time to repeat them
+	rdb := redis.NewClient(connect)
 	q := &Queue{
 		Client: delayq.NewClient(rdb, opts...), Redis: rdb, Prefix: defaultPrefix, Miniredis: inside.Miniredis, Limit: defaultLimit,
 		embedded: inside, ended: make(chan struct{}, 1), told: make(map[outcome]int64), outcomes: make(map[string]time.Time),
