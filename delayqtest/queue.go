@@ -27,7 +27,7 @@ const defaultLimit = 10 * time.Second
 type Queue struct {
 	Client    *delayq.Client
 	Inspector *delayq.Inspector // to read what the queue holds
-	Redis     *redis.Client     // for NewServer and for programs that make their own delayq.Client
+	Redis     *redis.Client     // for NewServer and own delayq.Clients; repeats no command
 	Prefix    string            // the prefix of Client. Default: "delayq"
 
 	// Miniredis is the embedded Redis, to look inside and to inject faults (SetError). Do not use
@@ -58,7 +58,8 @@ type Queue struct {
 func Open(opts ...delayq.ClientOption) (*Queue, error) {
 	inside := embedded.New()
 	connect := inside.Options()
-	connect.MaxRetries = -1 // only Close cuts calls, and a bubble that is over has no time to repeat them
+	// Close cuts calls, and in a bubble that is over no time passes in which to repeat them.
+	connect.MaxRetries = -1
 	rdb := redis.NewClient(connect)
 	q := &Queue{
 		Client: delayq.NewClient(rdb, opts...), Redis: rdb, Prefix: defaultPrefix, Miniredis: inside.Miniredis, Limit: defaultLimit,
