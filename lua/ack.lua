@@ -13,6 +13,8 @@
 -- KEYS[11]   keyed     hash, job ID to its place in a lane
 -- KEYS[12]   next      hash, running job ID to the successor that it will have
 -- KEYS[13]   notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
+-- KEYS[14]   parcels   zset, what is on the way to other topics, by target and number
+-- KEYS[15]   plans     hash, target to the plan by which its parcels are delivered
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[2]    counter   the counter of these jobs: acked or expired
 -- ARGV[3..]  jobs      rows (see prelude/settle.lua) with no values, or with three: how long the
@@ -30,6 +32,7 @@
 local leases, pool, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats, receipt, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local keyed, next, notes = KEYS[11], KEYS[12], KEYS[13]
+local parcels, plans = KEYS[14], KEYS[15]
 local number, counter, jobs, first = ARGV[1], ARGV[2], ARGV, 3
 
 local told = replay(receipt, number)
@@ -59,7 +62,10 @@ if #ids > 0 then
   end
   if others > 1 then
     -- Uses: control look ended outcome
-    local tell = endings(notes, pool, stats, look)
+    local tell = endings(notes, pool, stats, look, function()
+      -- Uses: parcels post link
+      return reporter(notes, parcels, plans)
+    end)
     tell.jobs(ids, function(i, id)
       return outcome_of(counter, id, attempts, where[i] and jobs[where[i] + 1] or '')
     end)

@@ -142,7 +142,7 @@ func TestRightsThatALaterReleaseNeeds(t *testing.T) {
 		require.Equal(t, []string{right}, lacking(u, old))
 		require.Empty(t, lacking(old, u))
 		calls := refusedTo(t, old)
-		require.Equal(t, []string{"Call", "CancelBatch", "Dequeue", "Enqueue", "Reschedule", "RescheduleBatch", "Unschedule", "Wait"}, calls)
+		require.Equal(t, []string{"Call", "CancelBatch", "Dequeue", "Enqueue", "Group", "OpenGroup", "Reschedule", "RescheduleBatch", "Start", "Unschedule", "Wait"}, calls)
 		row := "| release |\n| v0.10.0 | producer | `" + right + "` | `" + strings.Join(calls, "`, `") + "` |\n"
 		require.Equal(t, map[string][]newRight{"producer": {{"v0.10.0", "producer", right, calls}}}, newRights(row, "v0.9.9"))
 		require.Empty(t, newRights(row, "v0.10.0"))

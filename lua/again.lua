@@ -20,6 +20,8 @@
 -- KEYS[17]   keyed     hash, job ID to its place in a lane
 -- KEYS[18]   next      hash, running job ID to the successor that it will have
 -- KEYS[19]   notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
+-- KEYS[20]   parcels   zset, what is on the way to other topics, by target and number
+-- KEYS[21]   plans     hash, target to the plan by which its parcels are delivered
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[2]    tick      ms, how far ahead timers look without a wake-up
 -- ARGV[3]    channel   the control channel
@@ -46,6 +48,7 @@ local leases, pool, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local done, results, stats, receipt, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local bucket, ready, sizes, idle = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local turn, lane, keyed, next, notes = KEYS[15], KEYS[16], KEYS[17], KEYS[18], KEYS[19]
+local parcels, plans = KEYS[20], KEYS[21]
 local number, tick, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local jobs, first = ARGV, 5
 
@@ -129,7 +132,10 @@ if #ids > 0 then
   end
   if others > 1 then
     -- Uses: look ended outcome append
-    local tell = endings(notes, pool, stats, look)
+    local tell = endings(notes, pool, stats, look, function()
+      -- Uses: parcels post link
+      return reporter(notes, parcels, plans)
+    end)
     tell.jobs(ids, function(i, id)
       local at = where[i]
       if jobs[at + 3] ~= '' and not heirs[i] then

@@ -14,6 +14,8 @@
 -- KEYS[12]   blockers  zset, place and ID of every job that its key waits for (see limits)
 -- KEYS[13]   next      hash, running job ID to the successor that it will have
 -- KEYS[14]   notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
+-- KEYS[15]   parcels   zset, what is on the way to other topics, by target and number
+-- KEYS[16]   plans     hash, target to the plan by which its parcels are delivered
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[2..]  jobs      rows (see prelude/settle.lua) of three values: finished attempts to add (0
 --                      or 1), entry for the error log (empty: none), and the run's entry for runs
@@ -29,7 +31,7 @@
 local leases, dead, attempts, errors = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats, receipt, pool, runs = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local keyed, sizes, meta, blockers = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
-local next, notes = KEYS[13], KEYS[14]
+local next, notes, parcels, plans = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
 local number, jobs, first = ARGV[1], ARGV, 2
 
 local told = replay(receipt, number)
@@ -56,7 +58,10 @@ if #ids > 0 then
   failures(attempts, errors, runs, jobs, ids, where, 2)
   if others > 1 then
     -- Uses: control look ended log_of
-    local tell = endings(notes, pool, stats, look)
+    local tell = endings(notes, pool, stats, look, function()
+      -- Uses: parcels post link
+      return reporter(notes, parcels, plans)
+    end)
     tell.jobs(ids, log_of(errors), true)
     tell.close()
   end

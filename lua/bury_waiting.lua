@@ -21,6 +21,8 @@
 -- KEYS[18]  turn      zset, key of waiting jobs scored by its pass
 -- KEYS[19]  idle      zset, waiting server scored by the time its wait began (Unix ms)
 -- KEYS[20]  notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
+-- KEYS[21]  parcels   zset, what is on the way to other topics, by target and number
+-- KEYS[22]  plans     hash, target to the plan by which its parcels are delivered
 -- ARGV[1]   number    number of this call in its series
 -- ARGV[2]   channel   the control channel
 -- ARGV[3]   topic     the topic's name, for the control channel
@@ -40,7 +42,7 @@ local dead, attempts, errors, moved = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local stats, runs, receipt, operator = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local lane, keyed, meta = KEYS[13], KEYS[14], KEYS[15]
 local blockers, parked, turn, idle = KEYS[16], KEYS[17], KEYS[18], KEYS[19]
-local notes = KEYS[20]
+local notes, parcels, plans = KEYS[20], KEYS[21], KEYS[22]
 local number, channel, topic = ARGV[1], ARGV[2], ARGV[3]
 local jobs, first, width = ARGV, 4, 3
 
@@ -139,7 +141,10 @@ if #books > 0 then
     for n, i in ipairs(books) do
       some[n] = ids[i]
     end
-    local tell = endings(notes, pool, stats, look)
+    local tell = endings(notes, pool, stats, look, function()
+      -- Uses: parcels post link
+      return reporter(notes, parcels, plans)
+    end)
     tell.jobs(some, log_of(errors), true)
     tell.close()
   end

@@ -23,6 +23,8 @@
 -- KEYS[20]  tombs     zset, closed job ID scored by when it is free again (Unix ms)
 -- KEYS[21]  next      hash, running job ID to the successor that it will have
 -- KEYS[22]  notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
+-- KEYS[23]  parcels   zset, what is on the way to other topics, by target and number
+-- KEYS[24]  plans     hash, target to the plan by which its parcels are delivered
 -- ARGV[1]   number    number of this call in its series
 -- ARGV[2]   channel   the control channel
 -- ARGV[3]   topic     the topic's name, for the control channel
@@ -39,14 +41,21 @@
 -- too if there is no such job.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats lease control ring history unready expect place rouse free_keys unblock
--- Uses: end_run close_books holder straggler look ended withdraw tell_slots
+-- Uses: end_run close_books holder straggler look muted ended withdraw tell_slots
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, stats = KEYS[6], KEYS[7], KEYS[8]
 local receipt, runs, ready, lane, keyed = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local blockers, parked, turn, idle = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
 local holders, sizes, tombs, next, notes = KEYS[18], KEYS[19], KEYS[20], KEYS[21], KEYS[22]
+local parcels, plans = KEYS[23], KEYS[24]
 local number, channel, topic = ARGV[1], ARGV[2], ARGV[3]
 local jobs, first, width = ARGV, 4, 2
+
+-- reports is for endings.
+local function reports()
+  -- Uses: parcels post link
+  return reporter(notes, parcels, plans, muted)
+end
 
 local told = replay(receipt, number)
 if told then
@@ -70,7 +79,7 @@ if graves then
 end
 local letters, freed = withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, leases, dead,
   attempts, errors, moved, runs, blockers, parked, turn, holders, sizes, next, channel, topic,
-  notes, stats)
+  notes, stats, reports)
 if freed > 0 then
   ring(idle, channel, topic, freed)
 end

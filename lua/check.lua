@@ -35,10 +35,12 @@
 -- KEYS[32]  tombs      zset, closed job ID scored by when it is free again (Unix ms)
 -- KEYS[33]  next       hash, running job ID to the successor that it will have
 -- KEYS[34]  notes      hash, who waits for jobs, and what their runs have noted (see wait, note)
--- KEYS[35]  parcels    zset, jobs that ended runs have handed over, by target and number
+-- KEYS[35]  parcels    zset, what is on the way to other topics, by target and number
+-- KEYS[36]  flows      hash, ID of a last step to how far its flow has come
+-- KEYS[37]  steps      hash, the steps of flows
 -- ARGV[1]   part       a key to scan, by its name here: one of the first sixteen, turn, lane,
---                      keyed, rules, held, parked, holders, rates, blockers, all:next or all:notes.
---                      Or all, for checks that need no scan
+--                      keyed, rules, held, parked, holders, rates, blockers, all:next, all:notes or
+--                      all:flows. Or all, for checks that need no scan
 -- ARGV[2]   cursor     where the slice begins, 0 for the beginning. For a list: how many IDs to
 --                      skip at its tail
 -- ARGV[3]   limit      about how much work to do: a simple command counts as 1
@@ -46,15 +48,17 @@
 -- ARGV[5]   repair     1 to repair, 0 to report only
 --
 -- The findings are words. Files of the prelude say what most of them mean: check_jobs, check_lanes,
--- check_limits, check_schedules and check_notes. lone_anchor is the anchor left alone in leases,
--- and wrong_type is about a key whose full name it has; the caller leaves out what needs that key.
+-- check_limits, check_schedules, check_notes and check_flows. lone_anchor is the anchor left alone
+-- in leases, and wrong_type is about a key whose full name it has; the caller leaves out what needs
+-- that key.
 -- With repair, a lost size of the largest record and a lost number of keys with limits are noted
 -- again, which is no finding. Safe to send twice.
 -- Returns {'ok', now, cursor, looked, keys, ids, whats, repaired, sizes, nowhere}. cursor is 0 at
 -- the end. Four lists describe the findings; repaired is 1 or 0. With all, sizes holds the sizes of
 -- turn, keyed, lane, the first fourteen keys, rules, held, parked, holders, rates, blockers, next,
--- notes, ready and handoff, -1 for a wrong type. nowhere lists the IDs with a record that are in
--- neither bucket nor leases nor dead, and whose place is not in lane, so they should be in ready.
+-- notes, flows, ready and handoff, -1 for a wrong type. nowhere lists the IDs with a record that
+-- are in neither bucket nor leases nor dead, and whose place is not in lane, so they should be in
+-- ready.
 -- For a list, ids holds pages of IDs from its tail to its head, and sizes only its length. (It is a
 -- script because go-redis can send a plain LRANGE to a replica that lags.)
 -- Cost: O(limit × log N).
@@ -69,7 +73,7 @@ local turn, lane, keyed, rules, held = KEYS[20], KEYS[21], KEYS[22], KEYS[23], K
 local minutes, hours = KEYS[25], KEYS[26]
 local parked, holders, rates = KEYS[27], KEYS[28], KEYS[29]
 local blockers, meta, tombs, next = KEYS[30], KEYS[31], KEYS[32], KEYS[33]
-local notes, parcels = KEYS[34], KEYS[35]
+local notes, parcels, flows, steps = KEYS[34], KEYS[35], KEYS[36], KEYS[37]
 local part, cursor, repair = ARGV[1], ARGV[2], ARGV[5]
 local limit, most = tonumber(ARGV[3]), tonumber(ARGV[4])
 
@@ -140,9 +144,9 @@ local function late_parcels()
     end
     local target, since = parcel_of(one)
     if not target then
-      found('serve:parcels', string.sub(one, 1, 64), 'unreadable', false)
+      found('all:parcels', string.sub(one, 1, 64), 'unreadable', false)
     elseif since < now - 60000 then
-      found('serve:parcels', target, 'undelivered', false)
+      found('all:parcels', target, 'undelivered', false)
     end
     from = target and '(' .. parcel_front(target) .. 'g' or '(' .. one
   end
@@ -157,7 +161,7 @@ local function all()
     {'HLEN', attempts}, {'HLEN', errors}, {'HLEN', moved}, {'ZCARD', done}, {'HLEN', results},
     {'HLEN', schedules}, {'ZCARD', slots}, {'ZCARD', waiting}, {'HLEN', fired}, {'HLEN', runs},
     {'HLEN', rules}, {'ZCARD', held}, {'ZCARD', parked}, {'ZCARD', holders}, {'ZCARD', rates},
-    {'ZCARD', blockers}, {'HLEN', next}, {'HLEN', notes},
+    {'ZCARD', blockers}, {'HLEN', next}, {'HLEN', notes}, {'HLEN', flows},
     {'LLEN', ready}, {'LLEN', handoff},
   }) do
     lengths[i] = measure(one[1], one[2])
@@ -166,6 +170,7 @@ local function all()
   measure('HLEN', sizes)
   measure('HLEN', meta)
   measure('ZCARD', idle)
+  measure('HLEN', steps)
   measure('HLEN', minutes)
   measure('HLEN', hours)
   if measure('ZCARD', tombs) > 0 then
@@ -184,7 +189,8 @@ local function all()
   return lengths
 end
 
--- Uses: check_jobs check_lanes check_limits check_schedules steps tidy check_notes
+-- Uses: check_jobs check_lanes check_limits check_schedules steps tidy stray check_notes flow
+-- Uses: check_flows
 
 local lengths = {}
 if part == 'all' then
@@ -224,6 +230,7 @@ else
     blockers = {'ZSCAN', blockers, 50, 5, blocks},
     ['all:next'] = {'HSCAN', next, few, 3, successors},
     ['all:notes'] = {'HSCAN', notes, 10, 4, noted},
+    ['all:flows'] = {'HSCAN', flows, 50, 2, begun},
   })[part]
   scan(unpack(way))
 end

@@ -39,7 +39,7 @@ func TestCheckGoesOnBesideAWrongType(t *testing.T) {
 			}
 			switch name {
 			case "errors", "done", "results", "stats", "idle", "schedules", "slots", "waiting", "fired", "runs", "rules", "held",
-				"parked", "holders", "rates", "all:next", "all:notes":
+				"parked", "holders", "rates", "all:next", "all:notes", "all:flows":
 				want[delayq.FindingNoPlace] = []string{"pool asleep"}
 			}
 			found, mended := h.look(false)

@@ -20,7 +20,7 @@ import (
 	"github.com/delayq/delayq/internal/settle"
 )
 
-// later makes all jobs of a topic those of a later release: with version 5, or with 6 if they have
+// later makes all jobs of a topic those of a later release: with version 7, or with 8 if they have
 // a key. It returns their records, by ID.
 func (h *Hand) later() map[string]string {
 	h.T.Helper()
@@ -40,7 +40,7 @@ func (h *Hand) later() map[string]string {
 
 // ofLater is a record as a later release may write it: with more values at its end.
 func ofLater(raw string) string {
-	return raw[:record.NonceLen] + string(rune(raw[record.NonceLen]+4)) + raw[record.NonceLen+1:] + "\x91\x07"
+	return raw[:record.NonceLen] + string(rune(raw[record.NonceLen]+6)) + raw[record.NonceLen+1:] + "\x91\x07"
 }
 
 // tolls are the counters of calls that are meant to end a job.
@@ -312,9 +312,9 @@ func (h *Hand) layDead(kinds string) {
 			at = time.Now().UnixMilli()
 			continue
 		case 'l':
-			raw = "12345678\x05"
+			raw = "12345678\x07"
 		case 'L':
-			raw = "12345678\x06" + strings.Repeat("x", 600<<10)
+			raw = "12345678\x08" + strings.Repeat("x", 600<<10)
 		}
 		dead = append(dead, redis.Z{Score: float64(at + int64(i)), Member: id})
 		records = append(records, id, raw)

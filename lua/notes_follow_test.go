@@ -1,13 +1,16 @@
 package lua_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/hand"
+	"github.com/delayq/delayq/internal/queuetest"
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
 	"github.com/delayq/delayq/internal/settle"
@@ -358,6 +361,38 @@ func TestEndsSentTwiceAreToldOnce(t *testing.T) {
 			require.Empty(t, me.heard(), name)
 			require.Equal(t, before[h.Keys.Notes], redistest.Dump(t, h.RDB, h.Prefix())[h.Keys.Notes], name)
 			require.Regexp(t, `^(?s)`+e.outcome+`$`, me.outcome("a", nonce))
+		}
+	})
+}
+
+// Producers and operators have the rights that a client needs to wait.
+func TestWaitNeedsNoOtherRights(t *testing.T) {
+	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
+		f.Hand.Put("+0", "dead")
+		require.Equal(t, "o", f.Hand.Bury(f.Hand.TakeOne("dead")))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		for range 2 { // they take turns
+			_, err := f.Client.Wait(ctx, "topic", "dead")
+			require.ErrorIs(t, err, delayq.ErrDead)
+		}
+	})
+}
+
+// All who may read jobs may read flows.
+func TestFlowsAreReadWithoutOtherRights(t *testing.T) {
+	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
+		flow := delayq.NewFlow("topic", "last", nil).Deadline(time.Hour)
+		flow.AddJob("topic", "first", nil)
+		_, err := f.Client.Start(t.Context(), flow)
+		require.NoError(t, err)
+		for range 3 { // they take turns
+			info, err := f.Inspector.Flow(t.Context(), "topic", "last")
+			require.NoError(t, err)
+			require.Len(t, info.Steps, 1)
+			info, err = f.Inspector.FlowFrom(t.Context(), "topic", "last", 1)
+			require.NoError(t, err)
+			require.Empty(t, info.Steps)
 		}
 	})
 }

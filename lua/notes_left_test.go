@@ -90,7 +90,7 @@ func TestPruneOfNotes(t *testing.T) {
 		kept := must(h.RDB.HGetAll(ctx, h.Keys.Notes).Result())
 		kept["e55555555"] = fmt.Sprintf("c %d ", now+50_000)
 		kept["e11111111"] = fmt.Sprintf("c %d ", now-50_000)
-		kept["later"] = "a field of a later release"
+		kept["x later"] = "a field of a later release"
 		entry := func(age int64, name string) string {
 			e := "12345678" + itoa13(now-age) + name
 			return fmt.Sprintf("%d:%s", len(e), e)

@@ -105,11 +105,11 @@ func TestStatsOfParcelsAndOverdueJobs(t *testing.T) {
 // Parcels of a wrong type are named, by the script and by Stats.
 func TestInspectBesideAWrongType(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
-		mend := h.Deface("serve:parcels")
+		mend := h.Deface("all:parcels")
 		_, err := h.Run(script.Inspect)
 		require.Equal(t, script.CodeWrongType, script.Code(err))
 		_, err = newClient(h.RDB, h.Prefix()).insp.Stats(t.Context(), h.Keys.Topic)
-		require.ErrorContains(t, err, "serve:parcels")
+		require.ErrorContains(t, err, "all:parcels")
 		mend()
 		require.Zero(t, oldest(t, h))
 	})

@@ -24,6 +24,9 @@
 -- KEYS[20]  turn      zset, key of waiting jobs scored by its pass
 -- KEYS[21]  tombs     zset, closed job ID scored by when it is free again (Unix ms)
 -- KEYS[22]  notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
+-- KEYS[23]  parcels   zset, what is on the way to other topics, by target and number
+-- KEYS[24]  plans     hash, target to the plan by which its parcels are delivered
+-- KEYS[25]  next      hash, running job ID to the successor that it will have
 -- ARGV[1]   number    number of this call in its series
 -- ARGV[2]   most      most dead jobs to keep
 -- ARGV[3]   age       ms, how long a dead job is kept
@@ -56,9 +59,16 @@ local done, results, stats = KEYS[6], KEYS[7], KEYS[8]
 local bucket, leases, ready, handoff = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local sizes, receipt, idle, lane = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
 local keyed, blockers, parked, turn = KEYS[17], KEYS[18], KEYS[19], KEYS[20]
-local tombs, notes = KEYS[21], KEYS[22]
+local tombs, notes, parcels, plans = KEYS[21], KEYS[22], KEYS[23], KEYS[24]
+local next = KEYS[25]
 local number, most, age, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local from, channel, topic = tonumber(ARGV[5]), ARGV[6], ARGV[7]
+
+-- reports is for endings.
+local function reports()
+  -- Uses: parcels post link
+  return reporter(notes, parcels, plans)
+end
 
 local told = replay(receipt, number)
 
@@ -71,6 +81,9 @@ local idlers, laned = measure('ZCARD', idle), measure('ZCARD', lane)
 local blocked, turns = measure('ZCARD', blockers), measure('ZCARD', turn)
 local stopped, placed = measure('ZCARD', parked), measure('HLEN', keyed)
 local shut, written = measure('ZCARD', tombs), measure('HLEN', notes)
+measure('ZCARD', parcels)
+measure('HLEN', plans)
+measure('HLEN', next)
 local books = {}
 for _, book in ipairs({attempts, errors, moved}) do
   if measure('HLEN', book) >= 0 then
@@ -106,7 +119,7 @@ local function walk(rank)
       end
       read = read + size
       local version = string.byte(redis.call('HGET', pool, id) or '', 9)
-      if (version or 0) <= 4 then
+      if (version or 0) <= 6 then
         list[#list + 1] = id
         by_age = rank < aged and #list or by_age
       end
@@ -127,7 +140,7 @@ local freed = 0
 if #old > 0 then
   if written > 0 then
     -- Uses: look ended log_of
-    local tell = endings(notes, pool, stats, look)
+    local tell = endings(notes, pool, stats, look, reports)
     tell.jobs(old, log_of(errors), false, true)
     tell.close()
   end
@@ -195,7 +208,7 @@ end
 
 local rest = 0
 if written > 0 and records >= 0 and noted >= 0 then
-  -- Uses: steps tidy prune_notes
+  -- Uses: steps tidy successor stray prune_notes
   rest = prune_notes(2 * limit)
 end
 

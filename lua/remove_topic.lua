@@ -40,11 +40,13 @@
 -- KEYS[38]  parcels    zset, jobs that ended runs have handed over, by target and number
 -- KEYS[39]  plans      hash, target to the plan by which its parcels are delivered
 -- KEYS[40]  undelivered  list, the last parcels that their targets have refused
+-- KEYS[41]  flows      hash, ID of a last step to how far its flow has come
+-- KEYS[42]  steps      hash, the steps of flows
 -- ARGV[1]   number     number of this call in its series
 --
 -- Redis frees the memory of the keys in the background.
 -- Returns {'ok', now, answer}: removed, or the numbers of unfinished jobs, leases, done jobs,
--- schedules and parcels, with spaces between them, if any is not 0: nothing was done.
+-- schedules, parcels and flows, with spaces between them, if any is not 0: nothing was done.
 -- Cost: O(1).
 -- Uses: now receipt lease
 local pool, bucket, ready, handoff, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -58,6 +60,7 @@ local minutes, hours = KEYS[28], KEYS[29]
 local parked, holders, rates, blockers = KEYS[30], KEYS[31], KEYS[32], KEYS[33]
 local lags, tombs, next, notes = KEYS[34], KEYS[35], KEYS[36], KEYS[37]
 local parcels, plans, undelivered = KEYS[38], KEYS[39], KEYS[40]
+local flows, steps = KEYS[41], KEYS[42]
 
 local told = replay(receipt, number)
 if told then
@@ -76,15 +79,15 @@ leased = leased + (type(stragglers) == 'number' and stragglers or 0) -- 0 if it 
 local kept = math.max(redis.call('ZCARD', done), redis.call('HLEN', results))
 local planned = redis.call('HLEN', schedules)
 local answer = 'removed'
-local handed = redis.call('ZCARD', parcels)
-if jobs + leased + kept + planned + handed > 0 then
-  answer = jobs .. ' ' .. leased .. ' ' .. kept .. ' ' .. planned .. ' ' .. handed
+local handed, begun = redis.call('ZCARD', parcels), redis.call('HLEN', flows)
+if jobs + leased + kept + planned + handed + begun > 0 then
+  answer = table.concat({jobs, leased, kept, planned, handed, begun}, ' ')
 else
   redis.call('UNLINK', bucket, ready, handoff, leases, attempts, errors, moved, dead)
   redis.call('UNLINK', meta, stats, sizes, idle, slots, waiting, fired, runs)
   redis.call('UNLINK', turn, lane, keyed, rules, held, minutes, hours)
   redis.call('UNLINK', parked, holders, rates, blockers, lags, tombs, next, notes)
-  redis.call('UNLINK', plans, undelivered)
+  redis.call('UNLINK', plans, undelivered, flows, steps)
 end
 remember(receipt, number, answer)
 return {'ok', now, answer}

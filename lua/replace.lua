@@ -22,6 +22,8 @@
 -- KEYS[20]   holders   zset, key and ID of every running job whose key has a limit of them
 -- KEYS[21]   next      hash, running job ID to the successor that it will have
 -- KEYS[22]   notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
+-- KEYS[23]   parcels   zset, what is on the way to other topics, by target and number
+-- KEYS[24]   plans     hash, target to the plan by which its parcels are delivered
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[3]    channel   the control channel
 -- ARGV[4]    topic     the topic's name, for the control channel
@@ -35,7 +37,8 @@
 -- running, the new job waits in next as its successor, in place of any other. After l, such a job
 -- or successor is due when it was before. After b, it is due after the delay, but not later than
 -- the most ms after the burst of calls began. One that has run before is not due earlier than it
--- was, and one that is ready is due now.
+-- was, and one that is ready is due now. For a member of a flow l and b are as no letter, unless it
+-- is dead.
 --
 -- The other keys and arguments, and the reply, are those of enqueue. letters can have three more: S
 -- and R if a job that is scheduled or ready has taken the new record, U if the new job is the
@@ -59,13 +62,19 @@ do
   local attempts, errors, moved, handoff = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
   local turn, lane, keyed = KEYS[15], KEYS[16], KEYS[17]
   local blockers, parked, holders, next = KEYS[18], KEYS[19], KEYS[20], KEYS[21]
-  local notes = KEYS[22]
+  local notes, parcels, plans = KEYS[22], KEYS[23], KEYS[24]
   local number, channel, topic = ARGV[1], ARGV[3], ARGV[4]
   local jobs, first, width = ARGV, 5, 4
 
   local kept = {}
-  replaced.note = to_lane
+  replaced.note = replaced.linked and function(id, record, due)
+    replaced.linked(id, record)
+    return to_lane(id, record, due)
+  end or to_lane
   function replaced.enlane()
+    if replaced.link then
+      replaced.link()
+    end
     return enlane(turn, lane, keyed, sizes, ready, kept)
   end
 
@@ -110,7 +119,10 @@ do
       local waits, tell = others % 2 == 1 and redis.call('HEXISTS', next, '') == 0, nil
       if others > 1 then
         -- Uses: look ended
-        tell = endings(notes, pool, stats, look)
+        tell = endings(notes, pool, stats, look, function()
+          -- Uses: parcels post link
+          return reporter(notes, parcels, plans)
+        end)
       end
       local old, left, running, entries, searched = {}, {}, {}, {}, 0
       local ends, left_by, ended = {}, {}, {} -- of those that are running; ended: not merged
@@ -120,10 +132,17 @@ do
         local due, hopeless, how = terms(jobs[at + 3], stamp_of(jobs[at + 1], jobs[at + 2]))
         local gives_way = how == 'r' or how == 'w' and not leased[n]
           or buried[n] and not leased[n]
+        if tell and (how == 'l' or how == 'b') and not gives_way
+          and redis.pcall('HEXISTS', notes, 'l' .. id) == 1 then
+          how = '' -- it keeps the record that says so
+        end
         if how == 'l' or how == 'b' then
           if leased[n] then
             later.follow(i, tell)
             live[i] = later.letters[i] and string.sub(heads[n], 1, 8) or live[i]
+            if later.letters[i] and replaced.linked then
+              replaced.linked(id, heads[n])
+            end
           elseif not buried[n] then
             local entry = waits and redis.call('HGET', next, id)
             local tries = redis.call('HGET', attempts, id)

@@ -35,7 +35,7 @@
 -- of an outbox was sent again.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt unready control wake ring expect trace place rouse line_up reseat free_keys
--- Uses: unblock
+-- Uses: unblock released
 local pool, bucket, ready, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, moved, receipt, idle = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local turn, lane, keyed, sizes = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
@@ -106,7 +106,8 @@ for i, id in ipairs(ids) do
     end
     if letter == 's' or letter == 'r' then
       fields[#fields + 1] = id
-      fields[#fields + 1] = due .. ' ' .. traced('reschedule', known[i]) .. ' ' .. tally
+      local why = traced(released.why or 'reschedule', known[i])
+      fields[#fields + 1] = due .. ' ' .. why .. ' ' .. tally
       local n = #changed + 1
       changed[n], dues[n], waited[n] = id, due, letter == 'r'
       if letter == 's' then

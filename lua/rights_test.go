@@ -112,6 +112,17 @@ var deeds = []deed{
 		return accept(just(c.Wait(ctx, c.topic, "dead")), delayq.ErrDead)
 	}},
 	{"Call", nil, callCancelled},
+	{"Start", nil, startFlow},
+	{"Start", nil, func(c *caller) error { return errors.Join(startFlow(c), just(c.Dequeue(c.ctx, c.topic, "flow"))) }},
+	{"OpenGroup", nil, func(c *caller) error { return just(openGroup(c)) }},
+	{"Group", nil, func(c *caller) error {
+		g, err := openGroup(c)
+		if err != nil {
+			return err
+		}
+		err = g.Add(c.ctx, delayq.NewJob{Topic: c.topic, ID: "member"})
+		return errors.Join(err, c.Group(c.topic, "flow").Close(c.ctx))
+	}},
 	{"CancelBatch", nil, func(c *caller) error {
 		return just(c.CancelBatch(c.ctx, []delayq.JobRef{{Topic: c.topic, ID: "scheduled"}, {Topic: c.topic, ID: "ready"}, {Topic: c.topic, ID: "running"}, {Topic: c.topic, ID: "dead"}}))
 	}},
@@ -151,6 +162,12 @@ var deeds = []deed{
 		return just(c.GetBatch(c.ctx, []delayq.JobRef{{Topic: c.topic, ID: "scheduled"}}))
 	}},
 	{"Inspector.Job", nil, func(c *caller) error { return just(c.insp.Job(c.ctx, c.topic, "dead")) }},
+	{"Inspector.Flow", nil, func(c *caller) error {
+		return accept(just(c.insp.Flow(c.ctx, c.topic, "none")), delayq.ErrNotFound)
+	}},
+	{"Inspector.FlowFrom", nil, func(c *caller) error {
+		return accept(just(c.insp.FlowFrom(c.ctx, c.topic, "none", 1)), delayq.ErrNotFound)
+	}},
 	{"Inspector.Schedule", nil, func(c *caller) error { return just(c.insp.Schedule(c.ctx, c.topic, "s")) }},
 	{"Inspector.Runs", nil, func(c *caller) error { return just(c.insp.Runs(c.ctx, c.topic, "s", 10)) }},
 	{"Inspector.Redis", nil, func(c *caller) error { return just(c.insp.Redis(c.ctx)) }},
@@ -242,6 +259,19 @@ var deeds = []deed{
 	{"Apply", nil, apply(delayq.StateDead, delayq.Revive(), delayq.Spread(time.Second/2))},
 	{"Apply", nil, apply(delayq.StateDone, delayq.Delete())},
 }
+
+// emptyFlow makes a flow without steps.
+func emptyFlow(c *caller) *delayq.Flow {
+	return delayq.NewFlow(c.topic, "flow", nil).Deadline(time.Hour)
+}
+
+func startFlow(c *caller) error {
+	f := emptyFlow(c)
+	f.AddJob(c.topic, "later", nil, delayq.Key("key")).After(f.AddJob(c.topic, "first", nil))
+	return just(c.Start(c.ctx, f))
+}
+
+func openGroup(c *caller) (*delayq.Group, error) { return c.OpenGroup(c.ctx, emptyFlow(c)) }
 
 func replace(id string, opts ...delayq.JobOption) func(c *caller) error {
 	return func(c *caller) error {
@@ -337,6 +367,7 @@ var chores = []deed{
 		}
 		return errors.Join(err, just(c.hand.TryPrune(0, time.Hour, 10)))
 	}},
+	{"Run", unpaused, relaysFlows},
 	{"Run", unpaused, handsOver(settle.Ack)},
 	{"Run", unpaused, handsOver(settle.Again)},
 	{"Run", unpaused, fireSome},
@@ -615,4 +646,35 @@ func callCancelled(c *caller) error {
 			}
 		}
 	}
+}
+
+// relaysFlows makes the calls about flows: of who starts them, of relays, and of those who look
+// after them.
+func relaysFlows(c *caller) error {
+	h := c.hand.Hand
+	f := &hand.Flow{ID: "last", Name: "12345678", Flags: "-", Deadline: "+3600000", Steps: []hand.FlowStep{
+		{Topic: c.topic, ID: "first"}, {Topic: c.topic, ID: "second", After: []int{0}}, {Topic: c.topic, ID: "beside"},
+	}}
+	group := &hand.Flow{ID: "group", Name: "87654321", Flags: "g", Deadline: "+3600000"}
+	_, err := h.TryStart(f)
+	_, groupErr := h.TryStart(group)
+	err = errors.Join(err, groupErr, just(h.TryAdd(group, true, hand.FlowStep{Topic: c.topic, ID: "third"})))
+	for range 4 {
+		plan, planErr := h.TryPlan(c.topic, "tag", "", 0)
+		if err = errors.Join(err, planErr); err != nil {
+			return err
+		}
+		r, takeErr := h.TryTake("", 10, time.Hour)
+		err = errors.Join(err, h.Deliver(h, plan).All(), takeErr)
+		for _, one := range hand.HeldOf(r) {
+			if one.ID != "second" {
+				err = errors.Join(err, just(h.Settle([]hand.Held{one}, settle.Row{Verb: settle.Ack})))
+			}
+		}
+	}
+	h.Guard(map[string]*hand.Hand{c.topic: h})
+	_, _, beginErr := h.TryBegin("last", f.Name)
+	return errors.Join(err, beginErr, just(h.TryCancelSteps(h.Series.Next(), h.Keys.Receipt("steps"), [2]string{"second", f.Name + "00000001"})),
+		just(h.Run(script.FlowRead, "last", 0, 10)), just(h.Run(script.FlowInputs, "last", f.Name, -1, 0)), just(h.TrySweep("last", f.Name, "e", 0)),
+		just(h.Run(script.FlowLost, c.topic, "second", f.Name+"00000001")))
 }

@@ -25,6 +25,8 @@
 -- KEYS[22]   schedules  hash, schedule to definition
 -- KEYS[23]   next      hash, running job ID to the successor that it will have
 -- KEYS[24]   notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
+-- KEYS[25]   parcels   zset, what is on the way to other topics, by target and number
+-- KEYS[26]   plans     hash, target to the plan by which its parcels are delivered
 -- ARGV[1]    channel   the control channel
 -- ARGV[2]    topic     the topic's name, for the control channel
 -- ARGV[3]    most      most schedules to read, at most 1,000; 0: read none
@@ -63,10 +65,16 @@ local attempts, errors, moved = KEYS[10], KEYS[11], KEYS[12]
 local stats, sizes, idle = KEYS[13], KEYS[14], KEYS[15]
 local turn, lane, keyed = KEYS[16], KEYS[17], KEYS[18]
 local blockers, parked, holders, schedules = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
-local next, notes = KEYS[23], KEYS[24]
+local next, notes, parcels, plans = KEYS[23], KEYS[24], KEYS[25], KEYS[26]
 local channel, topic, most, bytes = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local gather, ahead, stuck = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local entries, first = ARGV, 8
+
+-- reports is for endings.
+local function reports()
+  -- Uses: parcels post link
+  return reporter(notes, parcels, plans)
+end
 
 local names, starts = {}, {}
 local at = first
@@ -150,7 +158,7 @@ for i, start in ipairs(starts) do
       if flagged(pool, state.job) then
         local _, n = withdraw({state.job}, {}, {true}, pool, bucket, ready, lane, keyed, leases,
           dead, attempts, errors, moved, runs, blockers, parked, turn, holders, sizes, next,
-          channel, topic, notes, stats)
+          channel, topic, notes, stats, reports)
         cancels, freed = cancels + 1, freed + n
       end
     end

@@ -26,6 +26,8 @@
 -- KEYS[23]  sizes      hash, the size of the largest record
 -- KEYS[24]  next       hash, running job ID to the successor that it will have
 -- KEYS[25]  notes      hash, who waits for jobs, and what their runs have noted (see wait, note)
+-- KEYS[26]  parcels    zset, what is on the way to other topics, by target and number
+-- KEYS[27]  plans      hash, target to the plan by which its parcels are delivered
 -- ARGV[1]   number     number of this call in its series
 -- ARGV[2]   name       the schedule
 -- ARGV[3]   channel    the control channel
@@ -46,7 +48,14 @@ local errors, moved, stats, ready = KEYS[12], KEYS[13], KEYS[14], KEYS[15]
 local lane, keyed = KEYS[16], KEYS[17]
 local blockers, parked, turn, idle = KEYS[18], KEYS[19], KEYS[20], KEYS[21]
 local holders, sizes, next, notes = KEYS[22], KEYS[23], KEYS[24], KEYS[25]
+local parcels, plans = KEYS[26], KEYS[27]
 local number, name, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+-- reports is for endings.
+local function reports()
+  -- Uses: parcels post link
+  return reporter(notes, parcels, plans)
+end
 
 local told = replay(receipt, number)
 if told then
@@ -61,7 +70,7 @@ if before then
   if unfinished and not redis.call('ZSCORE', leases, last.job) and flagged(pool, last.job) then
     local _, freed = withdraw({last.job}, {}, {}, pool, bucket, ready, lane, keyed, leases, dead,
       attempts, errors, moved, runs, blockers, parked, turn, holders, sizes, next, channel,
-      topic, notes, stats)
+      topic, notes, stats, reports)
     if freed > 0 then
       ring(idle, channel, topic, freed)
     end

@@ -15,6 +15,9 @@ type Kind struct {
 	Script *script.Script
 	which  func(list []*Op) *script.Script // if not always script
 	lone   bool                            // an operation that is sent alone can have another script
+	stores bool                            // it stores new jobs
+	alone  bool                            // each operation has a call of its own
+	bare   bool                            // calls have no receipt, because they can be repeated
 	reads  bool                            // it writes nothing, so that its outcome is never unknown
 
 	// words returns the arguments before those of the jobs, without the number of the call.
@@ -22,13 +25,16 @@ type Kind struct {
 	// job adds the arguments about one job. width is their number.
 	job   func(c *script.Call, o *Op)
 	width int
+	last  func(c *script.Call, list []*Op) // adds arguments behind those of all jobs; nil: none
 	// read settles operations by the reply of the script. It leaves out those that the script has
 	// left for another call.
 	read func(g *Group, list []*Op, r script.Reply)
 }
 
 // kinds lists all, those with large replies last.
-var kinds = []*Kind{Enqueue, Cancel, Delete, Reschedule, Revive, Bury, Get}
+var kinds = []*Kind{
+	Enqueue, EnqueueLinked, FlowStart, Cancel, FlowCancel, Delete, Reschedule, FlowRelease, Revive, Bury, Arrive, FlowSweep, Get,
+}
 
 // The kinds of calls.
 var (
@@ -47,11 +53,7 @@ var (
 			return which
 		},
 		words: func(g *Group) []any { return g.words }, lone: true,
-		width: 4, job: func(c *script.Call, o *Op) {
-			c.Add(&o.ID)
-			o.Fresh.addRecord(c)
-			c.Add(&o.Fresh.When)
-		},
+		width: 4, job: addFresh, stores: true,
 	}
 	Cancel = &Kind{
 		Name: "cancel", Script: script.Cancel, read: readCancelled,
@@ -66,9 +68,7 @@ var (
 	Reschedule = &Kind{
 		Name: "reschedule", Script: script.Reschedule, read: readRescheduled,
 		words: func(g *Group) []any { return g.words },
-		width: 5, job: func(c *script.Call, o *Op) {
-			c.Add(&o.ID, &o.Move.When, o.Move.Known.Nonce, o.Move.Known.Expires(), &o.Known)
-		},
+		width: 5, job: addMove,
 	}
 	Revive = &Kind{
 		Name: "revive", Script: script.Revive, read: readStates,
@@ -86,6 +86,18 @@ var (
 		width: 1, job: func(c *script.Call, o *Op) { c.Add(&o.ID) },
 	}
 )
+
+// addFresh adds the arguments about a new job.
+func addFresh(c *script.Call, o *Op) {
+	c.Add(&o.ID)
+	o.Fresh.addRecord(c)
+	c.Add(&o.Fresh.When)
+}
+
+// addMove adds those about a job that gets another due time.
+func addMove(c *script.Call, o *Op) {
+	c.Add(&o.ID, &o.Move.When, o.Move.Known.Nonce, o.Move.Known.Expires(), &o.Known)
+}
 
 // settleRows settles operations by the letters of a reply, those that it has room for.
 func settleRows(list []*Op, r script.Reply) {

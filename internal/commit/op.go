@@ -20,6 +20,7 @@ type Op struct {
 	When      string // of a revive: due time for the script; empty: now
 	Reason    string // of a bury
 	Tomb      *Tomb  // of a cancel; nil: it leaves tombs alone
+	Flow      *FlowPart
 
 	done chan struct{} // receives one value when the operation is settled; nil: nobody waits
 	sent bool          // guarded by Group.mu: it is too late to take it out of pending

@@ -69,9 +69,11 @@ func (c *Groups) SendPlan(ctx context.Context, plan Plan, list []*Op, size func(
 		kept += "/" + plan.Tag
 	}
 	calls := callNames{sealed: plan.Tag != "", only: plan.Call}
+	released := make(map[[2]string]bool)
 	for waiting := list; len(waiting) > 0; {
 		var next []*Op
 		next, waiting = nextRows(waiting, sizes, plan.Tag != "")
+		group := slices.Clone(next)
 		for again := 0; len(next) > 0; again++ {
 			name := calls.next(again)
 			pool := &script.SeriesPool{Base: base + name + ".", Floor: plan.Number - 1, Kept: kept}
@@ -87,6 +89,12 @@ func (c *Groups) SendPlan(ctx context.Context, plan Plan, list []*Op, size func(
 			}
 			next = slices.DeleteFunc(next, func(o *Op) bool { return o.settled })
 		}
+		for _, o := range group {
+			if o.Kind == FlowRelease && script.Code(o.Err) == script.CodeWrongType { // an operator can repair it
+				return "", o.Err
+			}
+		}
+		waiting = append(waiting, releases(group, released)...)
 	}
 	return "", nil
 }
@@ -162,12 +170,13 @@ func nextRows(list []*Op, sizes map[*Op]int, keyed bool) (next, rest []*Op) {
 		if keyed && o.Fresh != nil {
 			key = o.Fresh.Opts.Key
 		}
-		if o.Kind != kind || seen[o.ID] || key != "" && left[key] || len(next) == rowsJobs || len(next) > 0 && bytes+sizes[o] > rowsBytes {
-			seen[o.ID], left[key] = true, true
+		full := len(next) == rowsJobs || len(next) > 0 && (kind.alone || bytes+sizes[o] > rowsBytes)
+		if o.Kind != kind || seen[o.about()] || key != "" && left[key] || full {
+			seen[o.about()], left[key] = true, true
 			rest = append(rest, o)
 			continue
 		}
-		seen[o.ID] = true
+		seen[o.about()] = true
 		next, bytes = append(next, o), bytes+sizes[o]
 	}
 	return next, rest

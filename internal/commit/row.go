@@ -17,12 +17,14 @@ type Row struct {
 	DueIn   int64  // ms after the row was made
 	Age     int64  // ms since the row was made
 	Told    bool   // hooks know its outcome
+	Link    string // of a step that starts or is to be cancelled: what ties it to its flow
+	End     End    // of an arrival, whose body is the record, or of a sweep
 }
 
 // Size returns how many bytes count towards those of a call.
 func (r *Row) Size() int { return len(r.Record) }
 
-// A RowKind says which call a row is. The numbers are stored.
+// A RowKind says which call a row is. The numbers of the first three are stored.
 type RowKind int
 
 // The kinds of rows.
@@ -30,6 +32,13 @@ const (
 	RowEnqueue    RowKind = 1
 	RowCancel     RowKind = 2
 	RowReschedule RowKind = 3
+
+	// The rows that only parcels of flows become.
+	RowLinked     RowKind = 101 // a step starts
+	RowArrival    RowKind = 102 // a step has ended
+	RowFlowCancel RowKind = 103 // a step is to be cancelled
+	RowSweep      RowKind = 104 // a flow is over
+	RowRelease    RowKind = 105 // a flow is complete or has failed
 )
 
 // The due times of the row of a cancel that say what becomes of the tomb of its ID. Another cancel

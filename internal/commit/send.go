@@ -26,10 +26,10 @@ const renewed = "/180000"
 
 // prepare makes the call. Each call has a series of its own, because it has a receipt of its own.
 func (s *sending) prepare(g *Group, pool *script.SeriesPool) {
-	if !s.kind.reads {
+	if !s.kind.reads && !s.kind.bare {
 		s.series = pool.Get()
 		s.number = s.series.Next()
-		if s.kind == Enqueue && g.all.Replicas > 0 && pool.Kept == "" {
+		if (s.kind == Enqueue || s.kind == FlowStart) && g.all.Replicas > 0 && pool.Kept == "" {
 			s.number += renewed
 		}
 	}
@@ -52,16 +52,19 @@ func (s *sending) fill(g *Group, which *script.Script, words []any) {
 	if s.series != nil {
 		receipt = s.series.Receipt(g.keys)
 	}
-	s.Set(g.listOf(which), receipt, len(s.list), 1+len(words)+s.kind.width*len(s.list))
+	s.Set(g.listOf(which), receipt, len(s.list), 2+len(words)+s.kind.width*len(s.list))
 	if s.series != nil {
 		s.Add(&s.number)
 	}
 	s.Add(words...)
-	if s.kind == Enqueue {
+	if s.kind.stores {
 		s.guess.stampAll(s.list, wholeBytes)
 	}
 	for _, o := range s.list {
 		s.kind.job(&s.Call, o)
+	}
+	if s.kind.last != nil {
+		s.kind.last(&s.Call, s.list)
 	}
 }
 
@@ -188,12 +191,12 @@ func (g *Group) read(ctx context.Context, s *sending, unconfirmed error) {
 	if s.lone.at != "" {
 		s.list[0].EnqueuedAt = s.list[0].Fresh.stamp
 	}
-	if s.kind == Enqueue && s.Reply.Text(4) == "+" {
+	if s.kind.stores && s.Reply.Text(4) == "+" {
 		g.Confirm(ctx)
 	}
 	left := 0
 	for _, o := range s.list {
-		if o.Unconfirmed = unconfirmed; !o.settled && (o.Move == nil || o.Move.asked == 0) {
+		if o.Unconfirmed = unconfirmed; !o.settled && !o.goesOn() {
 			left++
 		}
 	}

@@ -78,7 +78,7 @@ func (g *Group) noteRecorded(at time.Time) {
 // announce announces the topic if some operations store jobs. If that fails, it settles them and
 // returns the others.
 func (g *Group) announce(ctx context.Context, list []*Op) (rest []*Op, failed error) {
-	stores := func(o *Op) bool { return o.Kind == Enqueue }
+	stores := func(o *Op) bool { return o.Kind.stores }
 	if !slices.ContainsFunc(list, stores) {
 		return list, nil
 	}

@@ -32,6 +32,10 @@ import (
 // the headers, the index of its stage, whether failed stages run again (0 or 1), the array of its
 // due times, and an array with five values of each failed stage. Its due time is that of its stage.
 //
+// A step of a flow has format version 5, or 6 with a key. In the place of its headers is an array
+// of two: the headers, and an array of four: the topic and the ID of the last step, the name of the
+// flow, and the number of the step (int 32), -1 of the last one. No such job has a plan.
+//
 // Later releases may write other versions. Whatever these add, the nonce, the version, the flags,
 // the time and, if the version is even, the key and the head start are where they are here.
 //
@@ -46,14 +50,18 @@ type Job struct {
 }
 
 // The format versions of records: of jobs without a key and of those with one, and the same of
-// plans. MaxVersion is the last one that this release reads.
+// plans and of steps of flows. MaxVersion is the last one that this release reads.
 const (
 	Version      = 1
 	VersionKeyed = 2
-	MaxVersion   = 4
+	MaxVersion   = 6
 
 	planVersions = 2 // what a plan adds to the version
+	flowVersions = 4 // what a flow adds
 )
+
+// more says what a record has beside its headers, by what this adds to its format version.
+func more(version byte) byte { return version - 1 - (version-1)%2 }
 
 // HasKey reports whether a record is that of a job with a key, by its format version.
 func HasKey(rec string) bool { return len(rec) > NonceLen && rec[NonceLen]%2 == 0 }
@@ -71,6 +79,7 @@ const (
 	flagLimited = 1 // the job's retries are limited: take.lua reads it
 	flagSlot    = 2 // a schedule made the job: its ID holds the schedule and the slot
 	flagExpires = 4 // the job has an expiry: reschedule.lua reads it
+	flagLast    = 8 // the job is the last step of a flow
 )
 
 // A Nonce identifies one incarnation of a job or of a definition.
@@ -150,21 +159,16 @@ func encode(buf *bytes.Buffer, nonce Nonce, o *Options, size int) error {
 	if o.Key != "" {
 		version, fields = VersionKeyed, jobFields+keyFields
 	}
-	if o.Plan != nil {
+	switch {
+	case o.Plan != nil && o.Flow != nil:
+		return errors.New("a step of a flow cannot have a plan")
+	case o.Plan != nil:
 		version += planVersions
+	case o.Flow != nil:
+		version += flowVersions
 	}
 	buf.WriteByte(version)
-	flags := byte(0)
-	if o.Retry >= 0 {
-		flags |= flagLimited
-	}
-	if o.Scheduled {
-		flags |= flagSlot
-	}
-	if o.ExpireAt > 0 || o.ExpireIn > 0 {
-		flags |= flagExpires
-	}
-	buf.WriteByte(flags)
+	buf.WriteByte(o.flags())
 
 	enc := msgpack.GetEncoder()
 	defer msgpack.PutEncoder(enc)
@@ -178,6 +182,24 @@ func encode(buf *bytes.Buffer, nonce Nonce, o *Options, size int) error {
 		o.encodeKey(buf)
 	}
 	return o.encode(enc, size)
+}
+
+// flags returns the flags of a record.
+func (o *Options) flags() byte {
+	flags := byte(0)
+	if o.Retry >= 0 {
+		flags |= flagLimited
+	}
+	if o.Scheduled {
+		flags |= flagSlot
+	}
+	if o.ExpireAt > 0 || o.ExpireIn > 0 {
+		flags |= flagExpires
+	}
+	if o.Flow != nil && o.Flow.Last() {
+		flags |= flagLast
+	}
+	return flags
 }
 
 // noStamp is the enqueue time 0.
@@ -237,7 +259,7 @@ func decode(raw string, whole bool) (j Job, err error) {
 		return Job{}, err
 	}
 	j.Nonce = NonceOf(raw)
-	if err := j.decodeTail(raw[HeadLen+StampLen:], HasKey(raw), raw[NonceLen] > planVersions, whole); err != nil {
+	if err := j.decodeTail(raw[HeadLen+StampLen:], HasKey(raw), more(raw[NonceLen]), whole); err != nil {
 		return decodeCommon(raw), fmt.Errorf("decode record: %w", err)
 	}
 	j.Options.Scheduled = raw[NonceLen+1]&flagSlot != 0
@@ -291,7 +313,7 @@ func decodeStamp(s string) (int64, error) {
 	return ms, nil
 }
 
-func (j *Job) decodeTail(tail string, keyed, plan, whole bool) error {
+func (j *Job) decodeTail(tail string, keyed bool, more byte, whole bool) error {
 	raw := []byte(tail)
 	in := readers.Get().(*bytes.Reader)
 	defer readers.Put(in)
@@ -306,7 +328,7 @@ func (j *Job) decodeTail(tail string, keyed, plan, whole bool) error {
 			return err
 		}
 	}
-	if j.Size, err = j.Options.decode(dec, plan); err != nil {
+	if j.Size, err = j.Options.decode(dec, more); err != nil {
 		return err
 	}
 	if whole {

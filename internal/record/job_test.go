@@ -235,7 +235,7 @@ func TestRecordOfALaterRelease(t *testing.T) {
 	raw[NonceLen] = MaxVersion + 1
 	j, err := Decode(string(raw))
 	require.ErrorIs(t, err, ErrNewer)
-	require.ErrorContains(t, err, "format version 5, this one reads up to 4")
+	require.ErrorContains(t, err, "format version 7, this one reads up to 6")
 	require.Equal(t, Job{Nonce: string(raw[:NonceLen]), EnqueuedAt: j.EnqueuedAt}, j, "what all versions have")
 	require.NotZero(t, j.EnqueuedAt)
 	raw[NonceLen+1] = 0xff // whatever it means by its flags and fields
@@ -250,7 +250,7 @@ func TestKeyOfALaterRelease(t *testing.T) {
 	o := unset
 	o.Key, o.HeadStart = "tenant", -5
 	raw := []byte(encoded(t, o, []byte("p")))
-	for _, version := range []byte{6, 8, 254} {
+	for _, version := range []byte{8, 10, 254} {
 		raw[NonceLen] = version
 		for _, record := range []string{string(raw), string(raw[:HeadLen-1]) + "?" + string(raw[HeadLen:])} {
 			j, err := DecodeMeta(record)
@@ -262,7 +262,7 @@ func TestKeyOfALaterRelease(t *testing.T) {
 		require.ErrorIs(t, err, ErrNewer)
 		require.Empty(t, j.Options.Key, "cut")
 	}
-	for _, version := range []byte{5, 7, 255} {
+	for _, version := range []byte{7, 9, 255} {
 		raw[NonceLen] = version
 		j, err := Decode(string(raw))
 		require.ErrorIs(t, err, ErrNewer)

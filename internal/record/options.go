@@ -3,6 +3,7 @@ package record
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -28,6 +29,9 @@ type Options struct {
 	// Plan has the stages of a job with several due times: DueAt is that of its stage. Nil: it has
 	// one. A schedule has none.
 	Plan *Plan
+
+	// Flow says of which flow the job is a step. Nil: of none. A schedule has none.
+	Flow *Flow
 
 	// Scheduled is set if a schedule made the job. It is a flag of a job, and not part of the
 	// definition of a schedule.
@@ -117,23 +121,24 @@ func (o *Options) encode(enc *msgpack.Encoder, size int) error {
 			return err
 		}
 	}
-	if o.Plan != nil {
-		if err := enc.EncodeArrayLen(1 + planFields); err != nil {
-			return err
-		}
-	}
-	if err := encodeHeaders(enc, o.Headers); err != nil {
+	if err := o.encodeMore(enc); err != nil {
 		return err
-	}
-	if o.Plan != nil {
-		if err := o.Plan.encode(enc); err != nil {
-			return err
-		}
 	}
 	if err := enc.EncodeInt(int64(size)); err != nil {
 		return err
 	}
 	return enc.EncodeBytesLen(size)
+}
+
+// encodeMore writes the headers, in an array with the plan or the flow if there is one.
+func (o *Options) encodeMore(enc *msgpack.Encoder) error {
+	switch {
+	case o.Plan != nil:
+		return errors.Join(enc.EncodeArrayLen(1+planFields), encodeHeaders(enc, o.Headers), o.Plan.encode(enc))
+	case o.Flow != nil:
+		return errors.Join(enc.EncodeArrayLen(2), encodeHeaders(enc, o.Headers), o.Flow.encode(enc))
+	}
+	return encodeHeaders(enc, o.Headers)
 }
 
 // MaxHeadStart is the largest head start, in ms.
@@ -191,9 +196,9 @@ func encodeHeaders(enc *msgpack.Encoder, headers map[string]string) error {
 	return nil
 }
 
-// decode reads everything up to the payload, and returns the payload's size. plan says that the
-// options have a plan.
-func (o *Options) decode(dec *msgpack.Decoder, plan bool) (size int, err error) {
+// decode reads everything up to the payload, and returns the payload's size. more says what the
+// options have beside their headers.
+func (o *Options) decode(dec *msgpack.Decoder, more byte) (size int, err error) {
 	var retry int64
 	for _, field := range [...]*int64{
 		&o.DueAt, &o.DueIn, &retry, &o.BackoffMin, &o.BackoffMax, &o.Timeout, &o.ExpireAt, &o.ExpireIn, &o.Retention,
@@ -203,25 +208,44 @@ func (o *Options) decode(dec *msgpack.Decoder, plan bool) (size int, err error) 
 		}
 	}
 	o.Retry = int(retry)
-	if plan {
-		if n, err := dec.DecodeArrayLen(); err != nil {
-			return 0, fmt.Errorf("plan: %w", err)
-		} else if n != 1+planFields {
-			return 0, fmt.Errorf("plan of %d values, must be %d", n, 1+planFields)
-		}
-	}
-	if o.Headers, err = decodeHeaders(dec); err != nil {
-		return 0, fmt.Errorf("headers: %w", err)
-	}
-	if plan {
-		if o.Plan, err = decodePlan(dec); err != nil {
-			return 0, fmt.Errorf("plan: %w", err)
-		}
+	if err = o.decodeMore(dec, more); err != nil {
+		return 0, err
 	}
 	if size, err = dec.DecodeInt(); err != nil {
 		return 0, fmt.Errorf("payload size: %w", err)
 	}
 	return size, nil
+}
+
+// decodeMore reads what encodeMore has written.
+func (o *Options) decodeMore(dec *msgpack.Decoder, more byte) (err error) {
+	name, fields := "", 1
+	switch more {
+	case planVersions:
+		name, fields = "plan", 1+planFields
+	case flowVersions:
+		name, fields = "flow", 2
+	}
+	if fields > 1 {
+		if n, err := dec.DecodeArrayLen(); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		} else if n != fields {
+			return fmt.Errorf("%s of %d values, must be %d", name, n, fields)
+		}
+	}
+	if o.Headers, err = decodeHeaders(dec); err != nil {
+		return fmt.Errorf("headers: %w", err)
+	}
+	switch more {
+	case planVersions:
+		o.Plan, err = decodePlan(dec)
+	case flowVersions:
+		o.Flow, err = decodeFlow(dec)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
 }
 
 func decodeHeaders(dec *msgpack.Decoder) (map[string]string, error) {

@@ -160,7 +160,7 @@ func (d *Definition) decode(body []byte, keyed, whole bool) error {
 		err = d.Job.decodeKey(dec)
 	}
 	if err == nil {
-		d.Size, err = d.Job.decode(dec, false)
+		d.Size, err = d.Job.decode(dec, 0)
 	}
 	if err != nil || !whole {
 		return err

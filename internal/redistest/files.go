@@ -34,7 +34,7 @@ type Header struct {
 func Partial(name string) bool { return follows[name] != "" }
 
 // follows says which script follows in the same call.
-var follows = map[string]string{"replace": "enqueue", "enqueue_keyed": "enqueue", "hand_over": "ack", "hand_over_again": "again"}
+var follows = map[string]string{"replace": "enqueue", "enqueue_keyed": "enqueue", "hand_over": "ack", "hand_over_again": "again", "enqueue_linked": "replace", "flow_start": "replace", "flow_release": "reschedule", "flow_cancel": "cancel"}
 
 var headerLine = regexp.MustCompile(`^-- (KEYS|ARGV)\[(\d+)(\.\.)?\]\s+(\w+)\s+\S`)
 

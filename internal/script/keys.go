@@ -59,9 +59,12 @@ type Keys struct {
 	Next     string `redis:"next,hash,all:"`  // running job ID → the successor that it will have
 	Notes    string `redis:"notes,hash,all:"` // who waits for jobs, how those ended, and what runs have noted
 
-	Parcels     string `redis:"parcels,zset,serve:"`     // jobs that ended runs have handed over
-	Plans       string `redis:"plans,hash,serve:"`       // target → the plan by which its parcels are delivered
-	Undelivered string `redis:"undelivered,list,serve:"` // the last parcels that their targets have refused
+	Parcels     string `redis:"parcels,zset,all:"`     // what is on the way to other topics
+	Plans       string `redis:"plans,hash,all:"`       // target → the plan by which its parcels are delivered
+	Undelivered string `redis:"undelivered,list,all:"` // the last parcels that their targets have refused
+
+	Flows string `redis:"flows,hash,all:"` // ID of a last step → how far its flow has come
+	Steps string `redis:"steps,hash,all:"` // the steps of flows
 
 	Schedules string `redis:"schedules,hash"` // name → definition of a schedule
 	Slots     string `redis:"slots,zset"`     // schedule by its next slot
@@ -148,7 +151,7 @@ func (k *Keys) Checked() []string {
 	return []string{
 		k.Turn, k.Keyed, k.Lane, k.Pool, k.Bucket, k.Leases, k.Dead, k.Attempts, k.Errors, k.Moved, k.Done, k.Results,
 		k.Schedules, k.Slots, k.Waiting, k.Fired, k.Runs, k.Rules, k.Held, k.Parked,
-		k.Holders, k.Rates, k.Blockers, k.Next, k.Notes,
+		k.Holders, k.Rates, k.Blockers, k.Next, k.Notes, k.Flows,
 	}
 }
 

@@ -24,20 +24,19 @@ type Script struct {
 }
 
 // newScript reads lua/<name>.lua. The header of a script names its keys (KEYS[1] pool …), and the
-// script that follows it in the same call (Then: …). A line "-- Uses: …", in the header or below,
-// stands for the parts of the prelude that it names. Every call defines each part again, so a
-// script includes only the parts it needs.
+// script that follows it in the same call (Then: …), which can name another one. A line
+// "-- Uses: …", in the header or below, stands for the parts of the prelude that it names. Every
+// call defines each part again, so a script includes only the parts it needs.
 func newScript(name string) *Script {
-	body := LuaFile(name)
 	s := &Script{Name: name}
 	pasted := map[string]bool{}
-	text := Paste(body, pasted)
-	if then := headerLine(body, "Then"); then != "" {
-		next := LuaFile(then)
-		text += Paste(next, pasted)
-		s.readKeys(next)
+	text := ""
+	for one := name; one != ""; {
+		body := LuaFile(one)
+		text += Paste(body, pasted)
+		s.readKeys(body)
+		one = headerLine(body, "Then")
 	}
-	s.readKeys(body)
 	s.Text, s.Digest = text, redis.NewScript(text).Hash()
 	return s
 }
@@ -111,6 +110,19 @@ var (
 	EnqueueNow      = newScript("enqueue_now")
 	EnqueueKeyed    = newScript("enqueue_keyed")
 	Replace         = newScript("replace")
+	EnqueueLinked   = newScript("enqueue_linked")
+	FlowStart       = newScript("flow_start")
+	FlowRelease     = newScript("flow_release")
+	FlowBegin       = newScript("flow_begin")
+	FlowSweep       = newScript("flow_sweep")
+	FlowCancel      = newScript("flow_cancel")
+	FlowAdd         = newScript("flow_add")
+	FlowRead        = newReadingScript("flow_read")
+	FlowInputs      = newScript("flow_inputs")
+	FlowLook        = newScript("flow_look")
+	FlowStarted     = newScript("flow_started")
+	FlowLost        = newScript("flow_lost")
+	Arrive          = newScript("arrive")
 	Promote         = newScript("promote")
 	Watch           = newScript("watch")
 	Ring            = newScript("ring")
@@ -168,7 +180,8 @@ var All = []*Script{
 	Again, HandOver, HandOverAgain, ParcelPlan, ParcelDone, Retry, Snooze, GiveBack, Bury, BuryWaiting, Cancel, Delete,
 	Reschedule, Revive, Wait, Note, Recall, Get, Page, Inspect, ListKeys, Explain, Pause, Hold, Limits, SetPriority, KeyLimits, KeyHold, Unpark,
 	Prune, Survey, Check, Mend, Heartbeat, Chronicle, Audit, RemoveTopic, ScheduleSet, ScheduleRemove,
-	SchedulePause, ScheduleTrigger, ScheduleDue, ScheduleFire, ScheduleInfo,
+	SchedulePause, ScheduleTrigger, ScheduleDue, ScheduleFire, ScheduleInfo, EnqueueLinked, FlowStart,
+	FlowRelease, FlowBegin, FlowSweep, FlowCancel, FlowAdd, FlowRead, FlowInputs, FlowLook, FlowStarted, FlowLost, Arrive,
 }
 
 // Digests returns the name and the SHA-1 digest of every script.

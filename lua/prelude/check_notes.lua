@@ -1,12 +1,13 @@
 
 -- check_notes: finds what jobs have noted that are gone.
 -- Gives: noted
--- Expects: left_over steps_in notes pool read part found entries
+-- Expects: left_over stray steps_in next notes pool read part found entries
 --
 -- orphan is a note of no job, or of an earlier one with its ID, or the result of a step that the
--- note of its job does not name. What is left over of clients that wait is prune's. unreadable is a
--- note whose progress is malformed: it is removed. If the names of its steps cannot be read, the
--- note is left alone, because a job without them would repeat the steps.
+-- note of its job does not name, or the link of no member of a flow. What is left over of clients
+-- that wait is prune's, and so are such links. unreadable is a note whose progress is malformed: it
+-- is removed. If the names of its steps cannot be read, the note is left alone, because a job
+-- without them would repeat the steps.
 
 -- unreadable notes a finding if a note cannot be read.
 local function unreadable(id, note)
@@ -27,6 +28,14 @@ end
 -- noted checks fields of notes.
 local function noted()
   for i = 1, #entries, 2 do
+    if string.find(entries[i], '^l') then
+      local id = string.sub(entries[i], 2)
+      local left, size = stray(pool, next, id, entries[i + 1], read)
+      read = read + size
+      if left then
+        found(part, id, 'orphan', false)
+      end
+    end
     local kind = string.match(entries[i], '^[ps]')
     if kind then
       local left, id, more = left_over(notes, pool, entries[i], entries[i + 1], read)

@@ -5,11 +5,13 @@
 -- Expects: now count
 
 -- endings returns what does that in a topic. said is the key notes, stored the key pool, and totals
--- the key stats. send is look, or nil where no job ends but as another one, with the letter f. With
--- pcall: it never decides the fate of a job.
-local function endings(said, stored, totals, send)
+-- the key stats. send is look, or nil where no job ends but as another one, with the letter f.
+-- reporting returns what tells flows how their members have ended (see reporter). It is called when
+-- there is one, and is nil where send is. With pcall: it never decides the fate of a job.
+local function endings(said, stored, totals, send, reporting)
   local saved = 2000 -- how many saved results a call deletes at most; prune deletes the left_of
   local of, puts, drops, calls, left_of = {}, {}, {}, {}, {}
+  local relinked, report = {}, nil
 
   -- of.tell tells those who wait for the incarnation of a job with a nonce: those are the waiters
   -- that have it. rest follows the letter of the outcome. After f, it is the nonce of the
@@ -72,28 +74,48 @@ local function endings(said, stored, totals, send)
     end
   end
 
-  -- of.read reads the waiters and the note of each of some jobs, for of.job.
+  -- of.link tells the flow of an incarnation with a nonce, if the link is its own. Any other link
+  -- is prune's: an earlier release has ended the member, or it waits in next. kind and rest are
+  -- those of of.tell. The link of a last step that stays dead stays too.
+  of.link = function(id, link, nonce, kind, rest, stay)
+    if string.sub(link, 1, 8) ~= nonce then
+      return
+    elseif kind == 'f' then
+      relinked[#relinked + 1] = 'l' .. id
+      relinked[#relinked + 1] = rest .. string.sub(link, 9)
+    elseif reporting then
+      report = report or reporting()
+      report.add(id, link, kind, rest, stay)
+    end
+  end
+
+  -- of.read reads the waiters, the note and the link of each of some jobs, for of.job.
   of.read = function(list)
     local fields = {}
     for i, id in ipairs(list) do
-      fields[2 * i - 1], fields[2 * i] = 'w' .. id, 'p' .. id
+      fields[3 * i - 2], fields[3 * i - 1], fields[3 * i] = 'w' .. id, 'p' .. id, 'l' .. id
     end
     local found = redis.pcall('HMGET', said, unpack(fields))
     return found.err and {} or found
   end
 
-  -- of.job does both for the job with an index, whose record is still in pool. how is the letter of
-  -- its outcome, or a function that returns it, and what follows it. A job that stays keeps its
-  -- note. was_dead: it is dead already.
+  -- of.job does all that for the job with an index, whose record is still in pool. how is the
+  -- letter of its outcome, or a function that returns it, and what follows it. A job that stays
+  -- keeps its note. was_dead: it is dead already.
   of.job = function(found, i, id, how, stay, was_dead)
-    local waiters, note = found[2 * i - 1], found[2 * i]
-    local record = waiters and redis.pcall('HGET', stored, id)
+    local waiters, note, link = found[3 * i - 2], found[3 * i - 1], found[3 * i]
+    local record = (waiters or link) and redis.pcall('HGET', stored, id)
     if type(record) == 'string' then
       local kind, rest = how, ''
       if type(how) == 'function' then
         kind, rest = how(i, id)
       end
-      of.tell(id, waiters, string.sub(record, 1, 8), kind, rest or '', stay, was_dead)
+      if waiters then
+        of.tell(id, waiters, string.sub(record, 1, 8), kind, rest or '', stay, was_dead)
+      end
+      if link then
+        of.link(id, link, string.sub(record, 1, 8), kind, rest or '', stay)
+      end
     end
     if note and not stay then
       of.erase(id, note)
@@ -108,12 +130,16 @@ local function endings(said, stored, totals, send)
     end
   end
 
-  -- of.heir is of.tell for a successor that waits in next, by its entry there.
+  -- of.heir does it for a successor that waits in next, by its entry there.
   of.heir = function(id, entry, kind, rest)
     local start = string.match(entry or '', '^%d+ %a%S* ()')
-    local waiters = start and redis.pcall('HGET', said, 'w' .. id)
-    if type(waiters) == 'string' then
-      of.tell(id, waiters, string.sub(entry, start, start + 7), kind, rest or '')
+    local found = start and redis.pcall('HMGET', said, 'w' .. id, 'l' .. id) or {}
+    local nonce = start and string.sub(entry, start, start + 7)
+    if found[1] then
+      of.tell(id, found[1], nonce, kind, rest or '')
+    end
+    if found[2] then
+      of.link(id, found[2], nonce, kind, rest or '')
     end
   end
 
@@ -131,6 +157,12 @@ local function endings(said, stored, totals, send)
     redis.pcall('HDEL', said, '', unpack(drops))
     if #puts > 0 then
       redis.pcall('HSET', said, unpack(puts))
+    end
+    if #relinked > 0 then
+      redis.pcall('HSET', said, unpack(relinked))
+    end
+    if report then
+      report.close()
     end
     for _, one in ipairs(calls) do
       send(said, one[1], one[2])

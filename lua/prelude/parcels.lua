@@ -27,8 +27,8 @@ end
 -- open_plan reads a plan: its number, its tag and the number of its last parcel. It returns nothing
 -- if there is none, or it is damaged.
 local function open_plan(text)
-  local number, tag, last = string.match(text or '', '^(%d+) (%w+) ([%da-f]+)$')
-  if number and whole_number(number) and #last == 14 then
-    return number, tag, last
+  local n, tag, last = string.match(text or '', '^(%d+) (%w+) ([%da-f]+)$')
+  if n and whole_number(n) and #last == 14 then
+    return n, tag, last
   end
 end

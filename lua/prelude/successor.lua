@@ -6,8 +6,8 @@
 
 -- successor_of reads an entry of next. It returns nothing if there is none.
 local function successor_of(entry)
-  local ms, why, from = string.match(entry or '', '^(%d+) (%a%S*) ()')
+  local ms, why, start = string.match(entry or '', '^(%d+) (%a%S*) ()')
   if ms then
-    return tonumber(ms), why, string.sub(entry, from)
+    return tonumber(ms), why, string.sub(entry, start)
   end
 end

@@ -10,9 +10,10 @@
 -- state it was in (s scheduled, r ready, u running, d dead), c if it is not as the caller knows it,
 -- or g if there is no such job. A job without a record whose successor still waits counts as
 -- scheduled. It ends before a job for which it would search ready too often. Where the topic has
--- limits, the handlers of running jobs keep their places.
+-- limits, the handlers of running jobs keep their places. reporting is that of endings.
 local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, leases, dead, attempts,
-    errors, moved, runs, blockers, parked, turn, holders, sizes, next, channel, topic, notes, stats)
+    errors, moved, runs, blockers, parked, turn, holders, sizes, next, channel, topic, notes, stats,
+    reporting)
   local fences = redis.call('ZMSCORE', leases, unpack(ids))
   local delayed = redis.call('ZMSCORE', bucket, unpack(ids))
   local buried = redis.call('ZMSCORE', dead, unpack(ids))
@@ -20,7 +21,7 @@ local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, lea
   if lanes then
     local others = redis.call('EXISTS', next, notes, notes) -- 1: next, 2: notes, 3: both
     waits = others % 2 == 1 and redis.call('HEXISTS', next, '') == 0
-    tell = others > 1 and endings(notes, pool, stats, look)
+    tell = others > 1 and endings(notes, pool, stats, look, reporting)
     lanes = redis.call('EXISTS', keyed) == 1
   end
   local places = lanes and redis.call('HMGET', keyed, unpack(ids)) or {}

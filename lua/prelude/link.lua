@@ -1,0 +1,73 @@
+
+-- link: the links of jobs that are members of flows, in notes.
+-- Gives: brief news_of reporter
+-- Expects: post nudge
+
+-- A link is the nonce of the record, the name of the flow, the number of the step in 8 hexadecimal
+-- digits (ffffffff: the last step), a netstring of the home of the flow, and its ID.
+
+-- brief cuts a text to 500 bytes, without a character that is cut.
+local function brief(text)
+  if #text > 500 then
+    text = string.gsub(string.sub(text, 1, 500), '[\194-\244][\128-\191]*$', '')
+  end
+  return text
+end
+
+-- last_message returns the message of the newest entry of an error log.
+local function last_message(log)
+  local at, entry = 1, ''
+  while true do
+    local size, start = string.match(log, '^(%d+):()', at)
+    if not size then
+      break
+    end
+    at = start + size
+    entry = string.sub(log, start, at - 1)
+  end
+  local fine, read = pcall(cjson.decode, entry)
+  local text = fine and type(read) == 'table' and (read.message or read.kind)
+  return type(text) == 'string' and brief(text) or ''
+end
+
+-- news_of returns the home of a flow and the text of the parcel that says there how a member has
+-- ended: the letter of the outcome, and what follows it. stay: it stays dead. It also returns
+-- whether the link stays. If a link cannot be read, the home is that of nobody.
+local function news_of(link, kind, rest, stay)
+  local size, start = string.match(link, '^(%d+):()', 25)
+  local stop = size and start + size or 0
+  local home, id = string.sub(link, start or 1, stop - 1), string.sub(link, stop)
+  local member = #id .. ':' .. id .. string.sub(link, 9, 16)
+  if string.sub(link, 17, 24) == 'ffffffff' then
+    local stays = kind == 'd' and stay or false
+    return home, '5' .. member .. (stays and 'd' or 'e'), stays
+  end
+  return home, '3' .. member .. string.sub(link, 17, 24) .. kind
+    .. (kind == 'd' and last_message(rest) or rest), false
+end
+
+-- reporter returns what tells flows how members have ended, for endings. said is the key notes. The
+-- links of IDs that are in silent (nil: none) are deleted, and nothing is said. With pcall: it
+-- never decides the fate of a job. A link whose news cannot be stored stays, and prune finds it.
+local function reporter(said, to, of_plans, silent)
+  local of, news, cut = {}, {}, {}
+  of.add = function(id, link, kind, rest, stay)
+    local home, text, stays = news_of(link, kind, rest, stay)
+    if home ~= '' and not (silent and silent[id]) then
+      news[#news + 1], news[#news + 2] = home, text
+    end
+    cut[#cut + 1] = not stays and 'l' .. id or nil
+  end
+  of.close = function()
+    local fine = #news == 0 or post(to, of_plans, news)
+    if fine and #cut > 0 then
+      redis.pcall('HDEL', said, unpack(cut))
+    end
+    if #news > 0 then
+      local prefix, of_topic = string.match(said, '^(.-):{(.-)}:')
+      local own = prefix .. ':control'
+      nudge(own, 'relay', of_topic, 0, '')
+    end
+  end
+  return of
+end
