@@ -39,7 +39,7 @@ func (s *Server) handleTopic(topic string, h Handler, opts []HandlerOption) erro
 	all := newHandlerOptions(topic, opts).withClasses(opts)
 	doing, offers, errs := make([]*handling, len(all)), make([]serve.Offer, len(all)), []error(nil)
 	for i, o := range all {
-		doing[i] = &handling{topic: o.topic, handler: s.fit(o, h), sealer: s.sealer()}
+		doing[i] = &handling{topic: o.topic, handler: s.fit(o, h), sealer: s.sealer(), server: s}
 		if s.valid() == nil { // nothing may wait for Redis below
 			offers[i] = serve.Offer{TopicConfig: o.like(doing[i], &s.o.job.Options), Client: s.engine.ClientFor(o.topic)}
 		}
@@ -119,6 +119,7 @@ type handling struct {
 	topic   string
 	handler Handler
 	sealer  *Client // that encodes the jobs that its runs hand over
+	server  *Server
 }
 
 // before says whose handler gets its middleware first: topics by name, then patterns, the longest
@@ -139,8 +140,13 @@ func (h *handling) before(other *handling) int {
 // Run calls the handler with the job of a run.
 func (h *handling) Run(ctx context.Context, r *run.Run) error {
 	job := newJob(r)
-	job.hands = &handing{h.sealer, ctx, &r.Hands}
+	job.hands = h.hands(ctx, r)
 	return h.handler.Handle(ctx, job)
+}
+
+// hands returns what the job of a run hands over, and reads.
+func (h *handling) hands(ctx context.Context, r *run.Run) *handing {
+	return &handing{sealer: h.sealer, ctx: ctx, run: &r.Hands, flow: r.Options.Flow, server: h.server}
 }
 
 // RunBatch calls the batch handler with the jobs of a batch.
@@ -150,7 +156,7 @@ func (h *handling) RunBatch(ctx context.Context, b *run.Batch, each func(*run.Ru
 		b.Parts[i].Ctx = each(r)
 		jobs[i] = newJob(r)
 		jobs[i].part = &b.Parts[i]
-		jobs[i].hands = &handing{h.sealer, b.Parts[i].Ctx, &r.Hands}
+		jobs[i].hands = h.hands(b.Parts[i].Ctx, r)
 	}
 	return h.handler.(*batchHandler).handle(ctx, jobs)
 }

@@ -298,7 +298,7 @@ const (
 	// another definition. Repair: the readable parts are kept. For a job it can be its note, in the
 	// key all:notes. Repair: malformed progress is removed. If the names of its steps cannot be
 	// read, the note is left alone: [Step] fails in each run of the job, until somebody deletes the
-	// job or its note. In the key serve:parcels it is a job of [Job.Then] whose entry is malformed,
+	// job or its note. In the key all:parcels it is a job of [Job.Then] whose entry is malformed,
 	// and the ID is the start of the entry. It is left alone: a server of the topic drops it.
 	FindingUnreadable FindingKind = "unreadable"
 

@@ -139,8 +139,8 @@ type CallEvent struct {
 	// "revive", "bury", "delete", "get" or "schedule", each also with " batch" if it has a batch;
 	// "wait", "call", "apply", "repair", "remove topic", "pause", "resume", "resume all",
 	// "unschedule", "pause schedule", "resume schedule", "trigger", "edit schedule", "set limits",
-	// "set key limits", "hold", "end hold", "hold key", "pause key", "resume key" or
-	// "set priority". Within a "call" there is an "enqueue".
+	// "set key limits", "hold", "end hold", "hold key", "pause key", "resume key", "set priority",
+	// "start flow", "add to group" or "close group". Within a "call" there is an "enqueue".
 	Name  string
 	Topic string // empty for a batch with several topics
 	ID    string // empty for a batch, a call without a job, and an Enqueue that generates the ID

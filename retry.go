@@ -460,6 +460,9 @@ const (
 	KindLeaseLost   ErrorKind = "lease_lost"  // the lease ran out first: mostly after a crash
 	KindUndecodable ErrorKind = "undecodable" // the job's record cannot be read
 	KindBuried      ErrorKind = "buried"      // no run: Bury or Apply buried the job, with a reason
+	KindDependency  ErrorKind = "dependency"  // no run: a step of the flow has failed
+	KindDeadline    ErrorKind = "deadline"    // no run: steps of the flow were missing at its deadline
+	KindLostFlow    ErrorKind = "lost_flow"   // no run: Redis has lost the data of the flow
 )
 
 // maxTraceParent is the maximum length of a trace parent. Version 00 of the format has 55 bytes.

@@ -14,9 +14,11 @@ import (
 
 	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/flow"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // Progress is how far a job has come, as its handler has said with [Job.Progress].
@@ -276,11 +278,14 @@ func decodeStep[T any](saved string) (v T, err error) {
 	return v, json.Unmarshal([]byte(saved), &v)
 }
 
-// A handing is what [Job.Then] needs of a run. Copies of its job share it.
+// A handing is what [Job.Then] and [Job.Inputs] need of a run. Copies of its job share it.
 type handing struct {
 	sealer *Client
 	ctx    context.Context
 	run    *run.Handover
+	flow   *record.Flow // of which the job is a step; nil: none
+	server *Server      // that reads its inputs; nil: they are inputs
+	inputs []Input
 }
 
 // Then hands a job over: it is enqueued if, and only if, this run completes its own job, because
@@ -410,4 +415,23 @@ func (s *Server) newCarrier() *Client {
 func (s *Server) deliver(ctx context.Context, plan commit.Plan, rows []commit.Row) ([]error, error) {
 	outcomes, _, err := friends{}.SendRows(ctx, s.carrier, plan, rows)
 	return outcomes, err
+}
+
+// Joined returns the row to send for the last step of a flow that must not run, or nil if it must
+// run.
+func (p policy) Joined(r *run.Run, f *flow.Progress, now int64) *settle.Row {
+	entry := AttemptError{Attempt: r.Attempt, At: msTime(now), Server: p.server}
+	switch {
+	case f.State == 0 && r.Past.Snoozes > 0: // it has run before
+		return nil
+	case f.State == 0:
+		entry.Kind, entry.Message = KindLostFlow, "Redis has lost the data of the flow"
+	case f.State == flow.Failed:
+		entry.Kind, entry.Message = KindDependency, f.Failure()
+	case f.State == flow.Open && !f.Ignore:
+		entry.Kind, entry.Message = KindDeadline, f.Unfinished()
+	default:
+		return nil
+	}
+	return &settle.Row{Run: r, Verb: settle.Bury, End: msTime(now), Failure: entry.encode(), Err: errors.New(entry.Message)}
 }

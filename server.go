@@ -366,7 +366,7 @@ func (j *Job) lend() {
 	j.fence = new(atomic.Int64)
 	j.fence.Store(j.StartedAt.Add(defaultServer.lease).UnixMicro())
 	j.output, j.noted = new(run.Output), new(run.Noted)
-	j.hands = &handing{sealer(defaultServer.prefix), context.Background(), new(run.Handover)}
+	j.hands = &handing{sealer: sealer(defaultServer.prefix), ctx: context.Background(), run: new(run.Handover)}
 }
 
 // NextRun returns the job of the next run, which begins when the lease of this run has expired.
@@ -377,6 +377,7 @@ func (friends) NextRun(j *Job) *Job {
 	own.Attempt++
 	own.StartedAt = j.StartedAt.Add(defaultServer.lease)
 	own.lend()
+	own.hands.inputs = j.hands.inputs
 	own.noted = j.noted.Next()
 	return &own
 }

@@ -144,6 +144,8 @@ func (s *Server) obey(text string) {
 		}
 	case "resume":
 		t.resume(m.Fence == aPlace)
+	case "relay":
+		t.wakeRelay()
 	case "cancel":
 		t.cancelRun(m.Job, m.Fence, run.ErrCancelled)
 	case "replace":

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/delayq/delayq/internal/flow"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/settle"
 )
@@ -26,6 +27,9 @@ type Judge interface {
 	// Refusal returns the row to send for a taken job that must not run, or nil if it must run. now
 	// is Redis's clock in ms. It logs to the log of the topic.
 	Refusal(r *run.Run, undecodable error, now int64, log *slog.Logger) *settle.Row
+	// Joined returns the row to send for the last step of a flow that was taken, or nil if it must
+	// run. now is as for Refusal.
+	Joined(r *run.Run, p *flow.Progress, now int64) *settle.Row
 	// Steers reports whether an error only says what is to happen to the job.
 	Steers(err error) bool
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq/internal/embedded"
+	"github.com/delayq/delayq/internal/flow"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/settle"
 )
@@ -30,6 +31,8 @@ func (lenient) Verdict(r *run.Run, cause, err error, ran time.Duration) settle.R
 }
 
 func (lenient) Refusal(*run.Run, error, int64, *slog.Logger) *settle.Row { return nil }
+
+func (lenient) Joined(*run.Run, *flow.Progress, int64) *settle.Row { return nil }
 
 func (lenient) Steers(error) bool { return false }
 

@@ -259,7 +259,7 @@ func (t *Topic) Promote(ctx context.Context, heal bool) (promoted, error) {
 		t.tellPlaces(ctx) // those that had them take no more jobs, and this server may have no worker
 	}
 	if r.Number(8) > 0 {
-		t.Loops.relay.Wake()
+		t.wakeRelay()
 	}
 	return promoted{int(max(r.Number(2), r.Number(3))), waitOf(r.Number(4)), replied, int(r.Number(5)), int(r.Number(6)), r.Now(), waitOf(r.Number(7))}, nil
 }

@@ -46,7 +46,8 @@ const (
 
 // relaying is what the relay loop of a topic remembers. The loop delivers what runs of the topic
 // have handed over: parcels. Their targets can be in other slots of a Cluster, so no script can do
-// that. Every server of the topic has this loop, and any number of them can deliver a plan.
+// that. Every server of the topic has this loop, and any number of them can deliver a plan. Flows
+// send their parcels in the same way: see deliver.go.
 type relaying struct {
 	cursor string    // the last target that was listed
 	began  time.Time // the list
@@ -323,46 +324,6 @@ func passedAt(err error) uint64 {
 		}
 	}
 	return 0
-}
-
-// send carries out a plan. It returns what is to be kept of the parcels that the target has
-// refused. An error says that the plan must be sent again.
-func (t *Topic) send(ctx context.Context, target string, plan commit.Plan, now int64, parcels []string) (refused []Undelivered, err error) {
-	rows := make([]commit.Row, 0, len(parcels))
-	var list []commit.Parcel
-	no := func(p *commit.Parcel, why error) {
-		refused = append(refused, Undelivered{now, p.From, target, p.Row.ID, clip(contain.Message(why))})
-	}
-	for _, text := range parcels {
-		p, err := commit.DecodeParcel(text)
-		switch {
-		case errors.Is(err, commit.ErrLaterParcel):
-			return nil, err
-		case err != nil:
-			no(&p, err)
-			continue
-		}
-		p.Row.Topic, p.Row.Age, p.Row.Told = target, max(0, now-p.At), true
-		list, rows = append(list, p), append(rows, p.Row)
-	}
-	if len(rows) == 0 {
-		return refused, nil
-	}
-	call, cancel := context.WithTimeout(ctx, deliverTimeout)
-	defer cancel()
-	outcomes, err := t.Server.Config.Deliver(call, plan, rows)
-	if err != nil {
-		return nil, err
-	}
-	for i, outcome := range outcomes {
-		if script.Code(outcome) == script.CodeWrongType { // an operator can repair it
-			return nil, outcome
-		}
-		if outcome != nil {
-			no(&list[i], outcome)
-		}
-	}
-	return refused, nil
 }
 
 // clip cuts a reason to 500 bytes.

@@ -220,6 +220,7 @@ func (s *Server) start(ctx context.Context) *operation {
 	}
 	s.loops.Keep(o.fetch, o.working, "check", s.checkLoop)
 	s.loops.Keep(o.fetch, o.working, "check", s.alarmLoop)
+	s.loops.Keep(o.fetch, o.working, "guard", s.guardLoop)
 	return o
 }
 

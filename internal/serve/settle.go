@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -62,8 +63,8 @@ func (t *Topic) settleStep(ctx context.Context, k *settler, least int) loop.Next
 // back while they run. letters say which jobs were not theirs any more: the message about that may
 // have been lost.
 func (t *Topic) noteEnds(list []settle.Row, letters string) {
-	if settle.HandsOver(list) {
-		t.Loops.relay.Wake()
+	if settle.HandsOver(list) || slices.ContainsFunc(list, func(r settle.Row) bool { return r.Run.Options.Flow != nil }) {
+		t.wakeRelay() // their scripts have posted parcels
 	}
 	t.Mu.Lock()
 	defer t.Mu.Unlock()

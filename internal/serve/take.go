@@ -9,7 +9,6 @@ import (
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/loop"
-	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
@@ -354,7 +353,7 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 	soon := k.adapt(took)
 	k.topic.noteTook(took, len(r.List(3)))
 	if r.Status() == "ok" {
-		return k.admit(r, sent, limit, soon), nil
+		return k.admit(work, r, sent, limit, soon), nil
 	}
 	k.topic.expect(k.n, 0, false)
 	return k.noJobs(r), nil
@@ -408,7 +407,7 @@ func (k *taker) noJobs(r script.Reply) afterTake {
 
 // admit passes on the jobs of a take that was for so many, and returns the next step. soon says
 // that the reply came soon.
-func (k *taker) admit(r script.Reply, sent time.Time, limit int, soon bool) afterTake {
+func (k *taker) admit(work context.Context, r script.Reply, sent time.Time, limit int, soon bool) afterTake {
 	t, ids := k.topic, r.List(3)
 	more := r.Number(7) == 1
 	k.got = len(ids)
@@ -422,7 +421,7 @@ func (k *taker) admit(r script.Reply, sent time.Time, limit int, soon bool) afte
 	k.admitting.Wait()
 	replied, ahead := k.replied, k.n > k.free
 	admitAll := func() {
-		t.admitAll(r, sent, replied, by)
+		t.admitAll(work, r, sent, replied, by)
 		if ahead {
 			t.recheckFar()
 		}
@@ -451,26 +450,6 @@ func (k *taker) admit(r script.Reply, sent time.Time, limit int, soon bool) afte
 		return takeAgain
 	}
 	return takeWait
-}
-
-// admitAll admits the jobs in the reply to a take, with the times when it was sent and answered,
-// and by which they must have started.
-func (t *Topic) admitAll(r script.Reply, sent, replied, by time.Time) {
-	starts := r.List(12)
-	end, ids, records, tried, moved := record.ParseLeaseEnd(r.Text(2)), r.List(3), r.List(4), r.List(5), r.List(6)
-	// Not the length of the lease: the reply may be one to an earlier copy of the request.
-	until := sent.Add(time.Duration(end.Micros()-r.Now()*1000) * time.Microsecond)
-	for i := range ids {
-		one, err := run.New(run.Taken{
-			Topic: t.Keys.Topic, ID: ids.Text(i), Record: records.Text(i), Attempts: tried.Text(i), Moved: moved.Text(i),
-			End: end, Until: until, SetBacks: t.clock.SetsBack(), At: r.Now(), Defaults: &t.config.Defaults, Noter: t,
-		})
-		one.By = by
-		if len(starts) > 0 { // not earlier than that by Redis's clock, which was read before the reply
-			one.From = replied.Add(time.Duration(starts.Number(i)) * time.Microsecond)
-		}
-		t.admit(one, t.refusal(one, err, r.Now()))
-	}
 }
 
 // noteTrip notes how long a take was on its way. The shortest time of late grows slowly when the

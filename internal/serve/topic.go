@@ -115,6 +115,7 @@ type latches struct {
 type topicLoops struct {
 	promote, take, takeMore, extend, settle, settleMore, note, relay *loop.Loop
 	relaying                                                         relaying // what the last of them remembers
+	guarding                                                         guarding // what the server's loop for flows remembers
 }
 
 // A latch says that something may have happened that a loop waits for. It stays set until the loop

@@ -226,7 +226,7 @@ func TestFarRepliesThatArriveLateKeepNothing(t *testing.T) {
 			k := a.newTaker("taken")
 			k.number, k.since, k.n, k.free = 1, 1, jobs, 3
 			nears(a)
-			k.admit(script.Reply{"ok", int64(1000), "31000.000", ids, records, nil, nil, int64(0), int64(0), "far"}, sent, jobs, true)
+			k.admit(t.Context(), script.Reply{"ok", int64(1000), "31000.000", ids, records, nil, nil, int64(0), int64(0), "far"}, sent, jobs, true)
 			k.admitting.Wait()
 			require.False(t, a.Workers.Far)
 			require.Len(t, a.Workers.Next, 3)

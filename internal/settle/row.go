@@ -261,7 +261,7 @@ func (r Row) about(server string) (about string, keep int64) {
 	if keep = r.Run.Options.Retention; r.Renewal != nil && r.Renewal.Stage {
 		keep = 0
 	}
-	if keep == 0 && len(r.Output) == 0 {
+	if keep == 0 && len(r.Output) == 0 && r.Run.Options.Flow == nil { // the home of a flow keeps it
 		return "", 0
 	}
 	return record.Done{
