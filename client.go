@@ -220,6 +220,7 @@ type enqueueing struct {
 	fresh commit.Fresh
 	op    commit.Op
 	own   *run.Context // of the handler whose own job this one replaces; nil: none
+	joins *joining     // a flow of which the job becomes a step; nil: none
 }
 
 // maybeStored reports whether a job may be stored after an Enqueue that returned err.
@@ -265,6 +266,11 @@ func (c *Client) seal(ctx context.Context, e *enqueueing) error {
 	}
 	if err := e.opts.needsID(); err != nil && e.job.ID == "" {
 		return err
+	}
+	if e.joins != nil {
+		if err := e.join(); err != nil {
+			return err
+		}
 	}
 	when := e.opts.when() + uniqueWord(e.opts.window, c.o.tombs)
 	e.fresh = commit.Fresh{Opts: &e.opts.Options, Replace: e.opts.replace, When: when, Nonce: record.NewNonce()}

@@ -412,8 +412,11 @@ func (c *Client) operationOf(r *commit.Row) *commit.Op {
 		return o
 	}
 	switch r.Kind {
-	case commit.RowEnqueue:
+	case commit.RowEnqueue, commit.RowLinked:
 		o.Kind = commit.Enqueue
+		if r.Kind == commit.RowLinked {
+			o.Kind, o.Flow = commit.EnqueueLinked, &commit.FlowPart{Word: r.Link}
+		}
 		e, err := c.enqueueingOf(r)
 		if err != nil {
 			o.Settle(err)
@@ -427,6 +430,9 @@ func (c *Client) operationOf(r *commit.Row) *commit.Op {
 		opts.DueAt, opts.DueIn = r.DueAt, max(0, r.DueIn-r.Age)
 		o.Move = &commit.Move{When: opts.when(), Due: opts.Options}
 	default:
+		if part := commit.FlowOp(r); part != nil {
+			return part
+		}
 		o.Kind = commit.Enqueue
 		o.Settle(fmt.Errorf("%w: row of the kind %d, this release knows up to %d", ErrInvalid, r.Kind, commit.RowReschedule))
 	}

@@ -1201,7 +1201,7 @@ func TestPartsAreAllOfADefinition(t *testing.T) {
 	}
 	walk(reflect.ValueOf(d).Elem(), "Definition", "specErr", "replace", "unless", "window", "start", "errs", "onto", "next", "walked")
 	walk(reflect.ValueOf(&d.Definition).Elem(), "Job", "Edit", "Nonce")
-	walk(reflect.ValueOf(&d.Job).Elem(), "DueAt", "Plan", "Scheduled", "filled")
+	walk(reflect.ValueOf(&d.Job).Elem(), "DueAt", "Plan", "Flow", "Scheduled", "filled")
 }
 
 // Of a job that is moved to another topic nothing is lost that its options gave.

@@ -57,6 +57,20 @@
 // [Client.PauseSchedule], [Client.ResumeSchedule], [Client.Trigger] and [Client.Unschedule] change
 // a schedule. [Inspector.Schedules], [Inspector.Schedule] and [Inspector.Runs] read it.
 //
+// # Flows
+//
+// A [Flow] is a last step and the steps before it: jobs of any topics that start when others have
+// ended. It is sent as a whole, has a deadline, and cannot hang.
+//
+//	f := delayq.NewFlow("album:done", "album-7", nil).Deadline(time.Hour)
+//	for _, image := range images {
+//		f.Add("thumbnail", image, delayq.Retry(3))
+//	}
+//	job, err := client.Start(ctx, f)
+//
+// [FlowStep.After] makes chains and graphs, and [Client.OpenGroup] makes batches that grow. A step
+// reads what it has waited for with [Job.Inputs]. [Inspector.Flow] shows a flow.
+//
 // # Guarantees
 //
 // At least once. After Enqueue returns nil, the job completes, is cancelled, expires, or is buried

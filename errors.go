@@ -3,6 +3,7 @@ package delayq
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/delayq/delayq/internal/commit"
@@ -52,6 +53,10 @@ var (
 	// ErrCursor is returned by [Inspector.Jobs] and [Inspector.All] when the cursor belongs to
 	// another query, or when it is damaged. It wraps [ErrInvalid].
 	ErrCursor = fmt.Errorf("%w cursor", ErrInvalid)
+
+	// ErrGroupClosed is returned by [Group.Add] when the group is closed, or when its last step is
+	// no longer there. No job was added.
+	ErrGroupClosed = errors.New("delayq: the group is closed")
 
 	// ErrTooManyPauses is returned by [Client.Pause] when 16 others have paused the topic. Nothing
 	// was changed. [Client.ResumeAll] ends all of them.
@@ -138,8 +143,10 @@ func answered(o *commit.Op) error {
 	switch o.Kind {
 	case commit.Get:
 		return nil // its caller reads the row
-	case commit.Enqueue:
+	case commit.Enqueue, commit.EnqueueLinked, commit.FlowStart:
 		return notStored(o)
+	case commit.Arrive, commit.FlowSweep, commit.FlowCancel, commit.FlowRelease:
+		return nil // to leave something alone is not an error
 	case commit.Reschedule:
 		if o.Letter == script.LetterBeyond {
 			return hopeless(o.Move.Known.Expires(), o.Move.Due.Due(o.Now))
@@ -164,6 +171,14 @@ func foundAs(o *commit.Op) error {
 		return script.ErrReply
 	}
 	return nil
+}
+
+// few returns the first errors, and how many more there are.
+func few(errs []error) []error {
+	if len(errs) > keptErrors {
+		errs = append(slices.Clone(errs[:keptErrors]), fmt.Errorf("and %d more errors", len(errs)-keptErrors))
+	}
+	return errs
 }
 
 // errorOf returns the error of a result.

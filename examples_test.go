@@ -1797,3 +1797,114 @@ func ExampleJob_Progress() {
 	// Output:
 	// 40 of 100: reading customers.csv
 }
+
+// A thousand images become thumbnails, and then the album is published, once.
+func ExampleNewFlow() {
+	rdb, end := openRedis()
+	defer end()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := delayq.NewClient(rdb)
+	server := delayq.NewServer(rdb)
+
+	server.HandlerFunc("thumbnail", func(_ context.Context, job *delayq.Job) error {
+		return job.SetOutput(append(job.Payload, ".webp"...))
+	})
+	server.HandlerFunc("album:publish", func(ctx context.Context, job *delayq.Job) error {
+		images, err := job.Inputs(ctx)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("publish %s with %d images, the last one is %s\n", job.ID, len(images), images[len(images)-1].Output)
+		stop()
+		return nil
+	})
+
+	f := delayq.NewFlow("album:publish", "album-7", nil).Deadline(time.Hour)
+	for i := range 1000 {
+		f.Add("thumbnail", fmt.Appendf(nil, "image-%d", i), delayq.Retry(3))
+	}
+	if _, err := client.Start(ctx, f); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(server.Run(ctx))
+	// Output:
+	// publish album-7 with 1000 images, the last one is image-999.webp
+	// <nil>
+}
+
+// A chain, of which each job reads the output of the one before.
+func ExampleFlowStep_After() {
+	rdb, end := openRedis()
+	defer end()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := delayq.NewClient(rdb)
+	server := delayq.NewServer(rdb)
+
+	for _, topic := range []string{"fetch", "encode", "publish"} {
+		server.HandlerFunc(topic, func(ctx context.Context, job *delayq.Job) error {
+			before, err := job.Inputs(ctx)
+			if err != nil {
+				return err
+			}
+			text := string(job.Payload)
+			if len(before) > 0 {
+				text = job.Topic + " " + string(before[len(before)-1].Output)
+			}
+			fmt.Println(text)
+			if job.Topic == "publish" {
+				stop()
+			}
+			return job.SetOutput([]byte(text))
+		})
+	}
+
+	f := delayq.NewFlow("publish", "video-7", nil).Deadline(time.Hour)
+	fetched := f.Add("fetch", []byte("video-7"))
+	f.Add("encode", nil).After(fetched)
+	if _, err := client.Start(ctx, f); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(server.Run(ctx))
+	// Output:
+	// video-7
+	// encode video-7
+	// publish encode video-7
+	// <nil>
+}
+
+// A batch whose jobs become known bit by bit, with a job that runs when all have ended.
+func ExampleClient_OpenGroup() {
+	rdb, end := openRedis()
+	defer end()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := delayq.NewClient(rdb)
+	server := delayq.NewServer(rdb)
+
+	server.HandlerFunc("import:rows", func(context.Context, *delayq.Job) error { return nil })
+	server.HandlerFunc("import:done", func(ctx context.Context, job *delayq.Job) error {
+		pages, err := job.Inputs(ctx)
+		fmt.Println(len(pages), "pages are imported", err)
+		stop()
+		return nil
+	})
+
+	g, err := client.OpenGroup(ctx, delayq.NewFlow("import:done", "import-9", nil).Deadline(time.Hour))
+	if err != nil {
+		log.Fatal(err)
+	}
+	for page := range 3 {
+		if err := g.Add(ctx, delayq.NewJob{Topic: "import:rows", ID: fmt.Sprint("import-9/", page)}); err != nil {
+			log.Fatal(err)
+		}
+	}
+	if err := g.Close(ctx); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(server.Run(ctx))
+	// Output:
+	// 3 pages are imported <nil>
+	// <nil>
+}

@@ -20,8 +20,8 @@ import (
 
 // An Explanation says why a job is not running, or that it is. [Inspector.Explain] returns it.
 type Explanation struct {
-	// Verdict is one sentence in English: the state of the job, the first of Reasons, the progress
-	// and the last five steps of the job, and how many clients wait for it.
+	// Verdict is one sentence in English: the state of the job, the first of Reasons, its flow, its
+	// progress and its last five steps ([Step]), and how many clients wait for it.
 	Verdict string
 	Job     *JobInfo // without its payload; nil if there is no such job
 	// Reasons has every reason that holds, the decisive one first. It is empty if the job has
@@ -61,6 +61,10 @@ const (
 	// The same while calls with [Debounce] put it off. Until; Wait: the silence that they ask for;
 	// Since: the first call; Latest.
 	ReasonDebounced ReasonCode = "debounced"
+
+	// The job is the last step of a [Flow] and waits for other steps. Until: the deadline. Ahead,
+	// Limit: steps that have not ended, and all of them. More: the [Group] is open. Missing.
+	ReasonFlowOpen ReasonCode = "flow_open"
 
 	// The job is past its expiry, or will be when it is due: it is dropped instead of started.
 	// Since: the expiry.
@@ -193,13 +197,15 @@ type Reason struct {
 	Wait time.Duration
 
 	LoopAge time.Duration // by the heartbeats and Redis's clock
+	Missing string        // steps that have started and not ended, and what holds them up
 	Finding FindingKind   // FindingNoPlace or FindingNoRecord
 
 	// Refusal is the code of the error with which Redis refuses writes: OOM (it is full), READONLY
 	// (it is a replica), MISCONF (it cannot save its data) or NOREPLICAS (too few replicas follow).
 	Refusal string
 	// Used and Limit are bytes of memory. With ReasonSuccessor, Used is those of a record. With
-	// ReasonTopicLimit and ReasonKeyLimit, Limit is the limit of running jobs.
+	// ReasonTopicLimit and ReasonKeyLimit, Limit is the limit of running jobs; with ReasonFlowOpen,
+	// the number of steps.
 	Used, Limit int64
 	Version     int // the format version of the job's record
 }
@@ -215,7 +221,8 @@ type Reason struct {
 // Cost: O(log N), the search of at most 10,000 entries of ready, and O(servers), in one round trip
 // to each node of a Cluster for up to about 100 servers. If the job should be running by its due
 // time and is not, or if it does not exist, INFO is one more call. If it does not exist, the audit
-// is another one, O(1,000).
+// is another one, O(1,000). The last step of a [Flow] costs the read of the flow, and an
+// explanation of up to three of its steps.
 func (i *Inspector) Explain(ctx context.Context, topic, id string) (*Explanation, error) {
 	place := script.Place{Call: "explain", Topic: topic, Job: id}
 	err := i.validate(ctx, topic, id)
@@ -241,7 +248,7 @@ func (c *circumstances) reason(r *explain.Reason) Reason {
 		Attempt: r.Attempt, Snoozes: r.Snoozes, Stage: r.Stage, Stages: r.Stages, Server: r.Server, Host: r.Host, Servers: r.Servers, Others: r.Others,
 		Workers: r.Workers, Running: r.Running, Stragglers: r.Stragglers, Job: r.Job, For: r.For, Ahead: r.Ahead, More: r.More, Keys: r.Keys,
 		PerSecond: r.PerSecond, Wait: r.Wait, LoopAge: r.LoopAge, Finding: FindingKind(r.Finding), Refusal: r.Refusal,
-		Used: r.Used, Limit: r.Limit, Version: r.Version,
+		Used: r.Used, Limit: r.Limit, Version: r.Version, Missing: r.Missing,
 	}
 	if r.Error != nil {
 		to.Error = &c.info.Errors[len(c.info.Errors)-1]
@@ -278,6 +285,9 @@ func (i *Inspector) circumstances(ctx context.Context, topic, id string) (*circu
 	}
 	c := readCircumstances(topic, id, call.Reply)
 	c.serve(topic, servers)
+	if err := i.explainFlow(ctx, c); err != nil {
+		return nil, err
+	}
 	if c.info == nil {
 		acts, err := i.actsAbout(ctx, topic, id)
 		if err != nil {

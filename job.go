@@ -51,6 +51,10 @@ type Job struct {
 	Schedule string
 	Slot     time.Time
 
+	// Flow is the last step of the [Flow] that the job is a step of, which can be the job itself.
+	// It is empty if the job is no step.
+	Flow JobRef
+
 	nonce string
 	spent int           // finished attempts that no longer count against Retries
 	fence *atomic.Int64 // of the run, shared by copies of the job; nil: there is no lease
@@ -115,6 +119,7 @@ func storedJob(o *commit.Op, payload []byte, err error) *Job {
 		nonce: string(e.Nonce[:]),
 	}
 	job.staged(e.Opts.Plan)
+	job.memberOf(e.Opts.Flow)
 	if !errors.Is(err, ErrUnknownOutcome) {
 		job.EnqueuedAt, job.Due = msTime(o.EnqueuedAt), msTime(o.DueTime())
 	}
@@ -249,6 +254,7 @@ func newJob(r *run.Run) *Job {
 	if r.Options.Scheduled {
 		job.scheduledFor(r.ID)
 	}
+	job.memberOf(r.Options.Flow)
 	if p := r.Options.Plan; p != nil { // the next stage gets them too, whatever the handler does to these
 		job.staged(p)
 		job.Payload, job.Headers = bytes.Clone(r.Payload), maps.Clone(job.Headers)
@@ -463,6 +469,7 @@ func (info *JobInfo) recorded(rec *record.Job) {
 	info.Headers, info.Retries, info.PayloadSize, info.Due = o.Headers, o.Retries(), rec.Size, msTime(rec.Due())
 	info.BackoffFirst, info.BackoffLimit = ofMS(o.BackoffMin), ofMS(o.BackoffMax)
 	info.staged(o.Plan)
+	info.memberOf(o.Flow)
 	info.Plan = planStages(o.Plan)
 	info.Timeout, info.Retention, info.ExpireAt, info.Priority = ofMS(o.Timeout), ofMS(o.Retention), orZero(rec.Expires()), ofMS(o.HeadStart)
 	info.stored(rec)

@@ -56,6 +56,10 @@ type TopicStats struct {
 	// It is zero if there is none.
 	OldestParcel time.Time
 
+	// Flows is the number of flows whose last step is a job of this topic: those that are open, and
+	// those whose last step has not ended or is dead. See [Flow].
+	Flows int64
+
 	Schedules    int64 // of the topic, including paused and ended ones
 	WaitingSlots int64 // schedules with a slot that waits for the end of the last run
 	// NextSlot is the earliest slot of all schedules. It is in 1970 if a server has yet to compute
@@ -92,6 +96,7 @@ var counters = []Counter{
 	CounterEnqueued, CounterTaken, CounterAcked, CounterAgain, CounterRetried, CounterSnoozed, CounterBuried, CounterCancelled,
 	CounterExpired, CounterReclaimed, CounterReturned, CounterHeld, CounterRevived, CounterDropped, CounterPrunedDead, CounterPrunedDone, CounterDeleted, CounterRepaired,
 	CounterFired, CounterSkipped, CounterMissed, CounterTombed, CounterDebounced, CounterUndelivered, CounterAwaited,
+	CounterFlows, CounterFlowsFailed, CounterFlowStepsFailed,
 }
 
 // statsTopics is the maximum number of topics that travel in one pipeline.
@@ -182,7 +187,7 @@ func invalidTopic(topic string) error {
 type topicRead struct {
 	keys                                                           *script.Keys
 	pool, bucket, leases, dead, done, attempts, schedules, waiting *redis.IntCmd
-	lane, turn, parcels                                            *redis.IntCmd
+	lane, turn, parcels, flows                                     *redis.IntCmd
 	head, slot                                                     *redis.ZSliceCmd
 	pause, counters                                                *redis.SliceCmd
 	err                                                            error
@@ -226,17 +231,18 @@ func (i *Inspector) read(ctx context.Context, topics []string, others ...redis.C
 			head: first(k.Bucket), pause: fields(settings...), counters: fields(names...),
 			schedules: number("hlen", k.Schedules), waiting: number("zcard", k.Waiting), slot: first(k.Slots),
 			lane: number("zcard", k.Lane), turn: number("zcard", k.Turn), parcels: number("zcard", k.Parcels),
+			flows: number("hlen", k.Flows),
 		}
 	}
 	i.scripts.Send(ctx, nil, append(cmds, others...))
 	for _, r := range reads {
 		for _, cmd := range []redis.Cmder{
-			r.pool, r.bucket, r.leases, r.dead, r.done, r.attempts, r.head, r.pause, r.counters, r.schedules, r.waiting, r.slot, r.lane, r.turn, r.parcels,
+			r.pool, r.bucket, r.leases, r.dead, r.done, r.attempts, r.head, r.pause, r.counters, r.schedules, r.waiting, r.slot, r.lane, r.turn, r.parcels, r.flows,
 		} {
 			if err := cmd.Err(); err != nil {
 				k := r.keys
 				r.err = script.Place{Call: "inspect", Topic: k.Topic}.At(i.scripts.Blame(ctx, err,
-					k.Pool, k.Bucket, k.Leases, k.Dead, k.Done, k.Attempts, k.Meta, k.Stats, k.Schedules, k.Waiting, k.Slots, k.Lane, k.Turn, k.Parcels))
+					k.Pool, k.Bucket, k.Leases, k.Dead, k.Done, k.Attempts, k.Meta, k.Stats, k.Schedules, k.Waiting, k.Slots, k.Lane, k.Turn, k.Parcels, k.Flows))
 				break
 			}
 		}
@@ -292,7 +298,7 @@ func (r *topicRead) stats(now time.Time) (TopicStats, error) {
 		Topic: r.keys.Topic, At: now, Scheduled: r.bucket.Val(), Ready: r.ready(), Running: r.leases.Val(), Dead: r.dead.Val(), Done: r.done.Val(),
 		Retrying: max(0, r.attempts.Val()-r.dead.Val()), NextDue: firstScore(r.head),
 		Schedules: r.schedules.Val(), WaitingSlots: r.waiting.Val(), NextSlot: firstScore(r.slot),
-		Keyed: r.lane.Val(), Keys: r.turn.Val(), Parcels: r.parcels.Val(),
+		Keyed: r.lane.Val(), Keys: r.turn.Val(), Parcels: r.parcels.Val(), Flows: r.flows.Val(),
 	}
 	if r.err != nil {
 		return s, r.err
@@ -431,6 +437,10 @@ const (
 	CounterDebounced   Counter = "debounced"   // calls whose payload went to a job that was there: see [Debounce] and [Latest]
 	CounterAwaited     Counter = "awaited"     // outcomes of jobs that were told to waiting clients: see [Client.Wait]
 	CounterUndelivered Counter = "undelivered" // jobs of [Job.Then] that their topics have refused, counted where they were handed over
+
+	CounterFlows           Counter = "flows"             // flows started, counted at the topics of their last steps
+	CounterFlowsFailed     Counter = "flows_failed"      // flows that have failed before their deadlines
+	CounterFlowStepsFailed Counter = "flow_steps_failed" // steps of flows that have ended badly or were skipped
 )
 
 // mostSpans is the maximum number of durations of one DueWithin.

@@ -176,6 +176,38 @@ func (t *Topic[T]) NewSchedule(name string, spec Spec, value T, opts ...Schedule
 	return NewSchedule{Topic: t.name, Name: name, Spec: spec, Payload: job.Payload, Options: append(given, opts...)}, nil
 }
 
+// NewFlow is the function [NewFlow] with a value as the payload of the last step. If the value
+// cannot be encoded, [Client.Start] returns an [ErrInvalid].
+func (t *Topic[T]) NewFlow(id string, value T, opts ...JobOption) *Flow {
+	job, err := t.Job(id, value, opts...)
+	f := NewFlow(t.Name(), id, job.Payload, job.Options...)
+	if err != nil {
+		f.fail(err)
+	}
+	return f
+}
+
+// Add is [Flow.Add] with a value as the payload. If the value cannot be encoded, [Client.Start]
+// returns an [ErrInvalid].
+func (t *Topic[T]) Add(f *Flow, value T, opts ...JobOption) *FlowStep {
+	job, err := t.Job("", value, opts...)
+	return f.Add(t.Name(), job.Payload, job.Options...).encoded(err)
+}
+
+// AddJob is [Flow.AddJob] with a value as the payload, as [Topic.Add].
+func (t *Topic[T]) AddJob(f *Flow, id string, value T, opts ...JobOption) *FlowStep {
+	job, err := t.Job(id, value, opts...)
+	return f.AddJob(t.Name(), id, job.Payload, job.Options...).encoded(err)
+}
+
+// encoded notes that the payload of a step could not be encoded.
+func (s *FlowStep) encoded(err error) *FlowStep {
+	if err != nil && s.flow != nil {
+		s.flow.fail(fmt.Errorf("step %d: %w", s.number, err))
+	}
+	return s
+}
+
 // Decode returns the value of a job, for example of one from [Client.Get].
 func (t *Topic[T]) Decode(job *Job) (T, error) {
 	var value T
@@ -411,11 +443,14 @@ func (c *Client) removeTopic(ctx context.Context, topic string) error {
 	if err != nil {
 		return c.unsure(err)
 	}
-	var jobs, leases, done, schedules, parcels int64
-	if n, _ := fmt.Sscan(r.Text(2), &jobs, &leases, &done, &schedules, &parcels); n > 0 {
+	var jobs, leases, done, schedules, parcels, flows int64
+	if n, _ := fmt.Sscan(r.Text(2), &jobs, &leases, &done, &schedules, &parcels, &flows); n > 0 {
 		err := fmt.Errorf("%w: it has %d unfinished jobs, %d leases, %d done jobs and %d schedules", ErrNotEmpty, jobs, leases, done, schedules)
 		if parcels > 0 {
 			err = fmt.Errorf("%w, and %d jobs that its runs have handed over are not delivered yet", err, parcels)
+		}
+		if flows > 0 {
+			err = fmt.Errorf("%w, and %d flows", err, flows)
 		}
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"time"
 
 	"github.com/delayq/delayq"
@@ -131,4 +132,38 @@ func ExampleNewJob() {
 	// <nil>
 	// stale: the job is another worker's by now
 	// [hello to anna at attempt 2]
+}
+
+// A flow runs to its end, with the delays and the retries of its steps, in no time.
+func ExampleQueue_RunFlow() {
+	ctx := context.Background()
+	q, err := delayqtest.Open()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer q.Close()
+	_, err = q.Serve(func(s *delayq.Server) {
+		s.HandlerFunc("remind", func(context.Context, *delayq.Job) error { return nil })
+		s.HandlerFunc("settle", func(_ context.Context, job *delayq.Job) error {
+			fmt.Println("settle", job.ID)
+			return nil
+		})
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	f := delayq.NewFlow("settle", "invoice-3", nil).Deadline(30 * 24 * time.Hour)
+	f.Add("remind", nil, delayq.ProcessIn(7*24*time.Hour))
+	if _, err := q.Client.Start(ctx, f); err != nil {
+		log.Fatal(err)
+	}
+	began := q.Now()
+	if err := q.RunFlow(ctx, "settle", "invoice-3"); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("after", q.Now().Sub(began).Round(time.Hour))
+	// Output:
+	// settle invoice-3
+	// after 168h0m0s
 }

@@ -107,7 +107,7 @@ func proseFigures(t *testing.T) []proseFigure {
 
 		{"docs/operations.md", "A record carries a format version: <>, or 2 if", record.Version},
 		{"docs/operations.md", "A record carries a format version: 1, or <> if the job has a key", record.VersionKeyed},
-		{"docs/operations.md", "and 3 or <> if the job is a", record.MaxVersion},
+		{"docs/operations.md", "and 5 or <> if it is a step of a flow", record.MaxVersion},
 		{"docs/README.md", "a board, <> alerts", alerts(t)},
 		{"docs/howto/monitoring.md", "has a Grafana board, <> alerts for Prometheus", alerts(t)},
 		{"README.md", "**[Grafana board and <> alerts]", alerts(t)},
@@ -128,6 +128,8 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/operations.md", "at the next prune, at most <> later.", serve.PruneEvery + tick},
 		{"docs/operations.md", "but not twice within <>.", serve.CheckAgain - serve.CheckAgain/10},
 		{"docs/operations.md", "begins its first round <> after its start,", serve.CheckFirst},
+		{"docs/reliability.md", "by two looks, <> apart,", serve.GuardEvery},
+		{"docs/reliability.md", "from <> after its start on,", serve.GuardAge},
 		{"docs/operations.md", "each further round <> after the beginning of the last one.", serve.CheckEvery},
 		{"docs/operations.md", "in good health, for <> or until", serve.CheckTrust},
 		{"docs/operations.md", "calls of about <> simple commands each", doctor.SliceWork},

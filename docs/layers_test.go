@@ -24,7 +24,7 @@ var fset = token.NewFileSet()
 // layers only, and those that stand before it in its own. A feature that does not fit changes the
 // layers, and docs/design.md says why.
 var layers = [][]string{
-	{"internal/friend", "internal/link", "internal/record", "internal/schedule"},
+	{"internal/friend", "internal/link", "internal/record", "internal/flow", "internal/schedule"},
 	{"internal/contain"},
 	{"internal/loop", "lua"},
 	{"internal/script"},

@@ -29,6 +29,7 @@ var secondCalls = map[string]string{
 	"serve.Topic.callRing":         "exec logs the error, and the jobs wait for a tick",
 	"serve.Topic.pop":              "the move into handoff loses no job: every take looks there first",
 	"serve.Topic.check":            "keys that say who checks and what was clean: without them the next check looks again; the error is logged",
+	"serve.Topic.claimGuard":       "a key that says who looks at the flows: without it several servers do; the error is logged",
 	"serve.Topic.setDefaultLimits": "repeated until Redis answers, before the first take; another error is logged",
 	"serve.Topic.settle":           "unpark keeps what it did not say, and the next settle says it",
 	"serve.Topic.handBack":         "an ID that stays in handoff costs a tick",

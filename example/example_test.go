@@ -120,6 +120,16 @@ var outputs = map[string]string{
 		second: 2 pages about anna, attempt 1
 		failed: no such customer
 		the caller gave up: true, the job is scheduled`,
+	"flow": `
+		2 of 5, 0 failed
+		3 of 5, 1 failed
+		4 of 5, 1 failed
+		publish album-7
+		album-7/sea.jpg done sea.jpg.webp
+		album-7 done cover of sea.jpg.webp
+		album-7/torn.jpg dead  unexpected end of the image
+		album-7/hut.jpg done hut.jpg.webp
+		album-7/cat.jpg done cat.jpg.webp`,
 	"saga": `
 		anna, attempt 1
 		book a flight, known: false

@@ -235,6 +235,25 @@ var scenes = map[string]func(b *queuetest.Bubble) explained{
 			[]delayq.Reason{{Code: delayq.ReasonSnoozed, Snoozes: 4, Until: after(b, 4*time.Minute)}},
 		}
 	},
+	"a last step that waits for others": func(b *queuetest.Bubble) explained {
+		queuetest.ServeMany(b.T, b.RDB, queuetest.Prefix, func(s *delayq.Server) {
+			for _, topic := range []string{"t", "u", "v"} {
+				require.NoError(b, s.HandlerFunc(topic, block))
+			}
+		})
+		f := delayq.NewFlow("t", "x", nil).Deadline(time.Hour)
+		f.AddJob("u", "1", nil)
+		f.AddJob("v", "2", nil).After(f.AddJob("v", "3", nil))
+		f.AddJob("w", "4", nil, delayq.ProcessIn(time.Minute))
+		require.NoError(b, b.Client.Pause(b.Context(), "v", delayq.Pause{By: "ann"}))
+		require.NoError(b, queuetest.ErrOf(b.Client.Start(b.Context(), f)))
+		b.Pass(time.Second)
+		const missing = `"u/1" (running), "v/3" (ready; topic paused by "ann"), "w/4" (scheduled; due later) and others`
+		return explained{
+			"x", `Scheduled: it waits for 4 of 4 steps of its flow: ` + missing + `; the deadline is at 2000-01-01 01:00:00.000 UTC, in 59m59s.`,
+			[]delayq.Reason{{Code: delayq.ReasonFlowOpen, Until: after(b, time.Hour), Ahead: 4, Limit: 4, Missing: missing}},
+		}
+	},
 	"debounced": func(b *queuetest.Bubble) explained {
 		b.Serve("t", block)
 		b.Enqueue("t", "x", delayq.Debounce(5*time.Second, 31*time.Second))
@@ -555,11 +574,11 @@ var scenes = map[string]func(b *queuetest.Bubble) explained{
 		b.Serve("t", func(context.Context, *delayq.Job) error { return nil })
 		b.Enqueue("t", "x", delayq.ProcessIn(time.Second))
 		raw := b.RDB.HGet(b.Context(), queuetest.PoolKey("t"), "x").Val()
-		require.NoError(b, b.RDB.HSet(b.Context(), queuetest.PoolKey("t"), "x", raw[:8]+"\x05"+raw[9:]).Err())
+		require.NoError(b, b.RDB.HSet(b.Context(), queuetest.PoolKey("t"), "x", raw[:8]+"\x07"+raw[9:]).Err())
 		b.Pass(1500 * time.Millisecond)
 		return explained{
-			"x", "Scheduled: a later release of delayq has stored it (format version 5); servers of that release run it, and others put it off.",
-			[]delayq.Reason{{Code: delayq.ReasonLaterRelease, Version: 5}, {Code: delayq.ReasonDueLater, Until: after(b, 2*time.Second)}},
+			"x", "Scheduled: a later release of delayq has stored it (format version 7); servers of that release run it, and others put it off.",
+			[]delayq.Reason{{Code: delayq.ReasonLaterRelease, Version: 7}, {Code: delayq.ReasonDueLater, Until: after(b, 2*time.Second)}},
 		}
 	},
 	"its key is held": func(b *queuetest.Bubble) explained {

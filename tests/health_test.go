@@ -650,7 +650,7 @@ func TestHealthz(t *testing.T) {
 		}
 		delete(count, "wait") // only while the topic blocks
 		require.Equal(t, map[string]int{
-			"promote": 1, "take": 2, "settle": 2, "extend": 1, "control": 1, "heartbeat": 1, "watch": 1, "survey": 1, "history": 1, "check": 2,
+			"promote": 1, "take": 2, "settle": 2, "extend": 1, "control": 1, "heartbeat": 1, "watch": 1, "survey": 1, "history": 1, "check": 2, "guard": 1,
 		}, count)
 		close(leave)
 	})

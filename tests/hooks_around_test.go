@@ -209,6 +209,18 @@ func TestCallHookSeesEveryCall(t *testing.T) {
 				_, err := c.Apply(ctx, delayq.Query{Topic: "t", State: delayq.StateReady}, delayq.Cancel())
 				return err
 			}, none},
+			{"Start", delayq.CallEvent{Name: "start flow", Topic: "f", ID: "1", Jobs: 2}, func() error {
+				flow := delayq.NewFlow("f", "1", nil).Deadline(time.Hour)
+				flow.Add("f", nil)
+				return queuetest.ErrOf(c.Start(ctx, flow))
+			}, none},
+			{"OpenGroup", delayq.CallEvent{Name: "start flow", Topic: "f", ID: "2", Jobs: 1}, func() error {
+				return queuetest.ErrOf(c.OpenGroup(ctx, delayq.NewFlow("f", "2", nil).Deadline(time.Hour)))
+			}, none},
+			{"Group", delayq.CallEvent{Name: "add to group", Topic: "f", ID: "2", Jobs: 1}, func() error {
+				return c.Group("f", "2").Add(ctx, delayq.NewJob{Topic: "f", ID: "3"})
+			}, none},
+			{"Group", delayq.CallEvent{Name: "close group", Topic: "f", ID: "2"}, func() error { return c.Group("f", "2").Close(ctx) }, none},
 			{"RemoveTopic", delayq.CallEvent{Name: "remove topic", Topic: "t"}, func() error { return c.RemoveTopic(ctx, "t") }, none},
 			{"RemoveTopic", delayq.CallEvent{Name: "remove topic", Topic: "a{b"}, func() error { return c.RemoveTopic(ctx, "a{b") },
 				func(err error) bool { return errors.Is(err, delayq.ErrInvalid) }},
@@ -229,6 +241,7 @@ func TestCallHookSeesEveryCall(t *testing.T) {
 		require.Equal(t, []string{
 			"a enqueued x", "a enqueued x", "a enqueued 1", "a enqueued 2", "a dequeued t/x ready false",
 			"a dequeued t/1 scheduled false", "a dequeued t/2 scheduled false", "a dequeued t/none  true",
+			"a enqueued 1", "a enqueued 2", // the last steps of flows
 		}, seen.lines)
 		methods := reflect.TypeFor[*delayq.Client]()
 		for i := range methods.NumMethod() {

@@ -230,7 +230,7 @@ func TestInspectCounts(t *testing.T) {
 		for name, n := range info.Counters {
 			require.Zero(t, n, name)
 		}
-		require.Len(t, info.Counters, 25)
+		require.Len(t, info.Counters, 28)
 		info.Counters = nil
 		info.At = time.Time{}
 		require.Equal(t, delayq.TopicStats{Topic: "topic"}, info, "of a topic that was never used")
@@ -245,6 +245,7 @@ func TestInspectCounts(t *testing.T) {
 		require.Equal(t, map[delayq.Counter]int64{
 			"enqueued": 13, "taken": 9, "acked": 2, "again": 0, "retried": 1, "snoozed": 1, "buried": 2, "cancelled": 2, "reclaimed": 1, "revived": 1,
 			"expired": 0, "returned": 0, "held": 0, "dropped": 0, "pruned_dead": 0, "pruned_done": 0, "deleted": 0, "mended": 0, "fired": 0, "skipped": 0, "missed": 0,
+			"flows": 0, "flows_failed": 0, "flow_steps_failed": 0,
 			"tombed": 0, "debounced": 0, "awaited": 0, "undelivered": 0,
 		}, info.Counters)
 		require.False(t, info.Paused)

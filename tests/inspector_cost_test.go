@@ -94,10 +94,10 @@ func TestInspectorCosts(t *testing.T) {
 		cost [2]int // round trips, commands
 	}{
 		"Topics":              {func() error { _, err := insp.Topics(ctx); return err }, [2]int{1, 1}},
-		"Stats of one":        {func() error { _, err := insp.Stats(ctx, "t007"); return err }, [2]int{1, 2 + 15}},
-		"Stats of ready jobs": {func() error { _, err := insp.Stats(ctx, "t001"); return err }, [2]int{2, 2 + 15 + 1}},
-		"Stats of 100":        {func() error { _, err := insp.Stats(ctx, names...); return err }, [2]int{2, 2 + 15*topics + 1}},
-		"Stats of all":        {func() error { _, err := insp.Stats(ctx); return err }, [2]int{3, 1 + 2 + 15*topics + 1}},
+		"Stats of one":        {func() error { _, err := insp.Stats(ctx, "t007"); return err }, [2]int{1, 2 + 16}},
+		"Stats of ready jobs": {func() error { _, err := insp.Stats(ctx, "t001"); return err }, [2]int{2, 2 + 16 + 1}},
+		"Stats of 100":        {func() error { _, err := insp.Stats(ctx, names...); return err }, [2]int{2, 2 + 16*topics + 1}},
+		"Stats of all":        {func() error { _, err := insp.Stats(ctx); return err }, [2]int{3, 1 + 2 + 16*topics + 1}},
 		"Forecast":            {func() error { _, err := insp.Forecast(ctx, "t000", from, time.Minute, 60); return err }, [2]int{1, 60}},
 		"long Forecast":       {func() error { _, err := insp.Forecast(ctx, "t000", from, time.Minute, 2500); return err }, [2]int{3, 2500}},
 		"DueWithin": {func() error {
@@ -198,7 +198,7 @@ func TestInspectorOnACluster(t *testing.T) {
 			require.LessOrEqual(t, got[0], 1, "round trips to %s", addr)
 			commands += got[1]
 		}
-		require.Equal(t, 2+15*len(names), commands)
+		require.Equal(t, 2+16*len(names), commands)
 		require.NoError(t, rdb.Close())
 		if name == "7" { // nothing went to a master but what go-redis asks
 			require.NoError(t, admin.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {

@@ -2,6 +2,7 @@ package tests
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -97,6 +98,12 @@ var readings = map[string]readCall{
 	"Undelivered": func(ctx context.Context, i *delayq.Inspector, topic string) (any, error) {
 		return i.Undelivered(ctx, topic)
 	},
+	"Flow": func(ctx context.Context, i *delayq.Inspector, topic string) (any, error) {
+		return noFlow(i.Flow(ctx, topic, "none"))
+	},
+	"FlowFrom": func(ctx context.Context, i *delayq.Inspector, topic string) (any, error) {
+		return noFlow(i.FlowFrom(ctx, topic, "none", 1))
+	},
 	"Audit": func(ctx context.Context, i *delayq.Inspector, _ string) (any, error) { return i.Audit(ctx, 10) },
 	"Explain": func(ctx context.Context, i *delayq.Inspector, topic string) (any, error) {
 		codes := make(map[string][]delayq.ReasonCode)
@@ -111,6 +118,14 @@ var readings = map[string]readCall{
 		}
 		return codes, nil
 	},
+}
+
+// noFlow is the reading of a flow that is not there.
+func noFlow(info *delayq.FlowInfo, err error) (any, error) {
+	if errors.Is(err, delayq.ErrNotFound) {
+		err = nil
+	}
+	return info == nil, err
 }
 
 // readAll makes all readings.

@@ -486,7 +486,7 @@ func TestNewerRecordIsLeftInPlace(t *testing.T) {
 		b.Enqueue("a", "newer", delayq.Retry(0))
 		old, err := b.RDB.HGet(b.Context(), queuetest.PoolKey("a"), "newer").Result()
 		require.NoError(b, err)
-		newer := old[:8] + "\x05" + "something else entirely"
+		newer := old[:8] + "\x07" + "something else entirely"
 		require.NoError(b, b.RDB.HSet(b.Context(), queuetest.PoolKey("a"), "newer", newer).Err())
 		b.Serve("a", rec.Then(nil), delayq.Concurrency(1), log.To())
 		for i := range 10 {
@@ -503,7 +503,7 @@ func TestNewerRecordIsLeftInPlace(t *testing.T) {
 		require.Empty(b, info.Errors)
 		require.Equal(b, newer, string(info.Raw))
 		require.Len(b, log.With("job=newer"), 1, "the log says it once")
-		require.Len(b, log.With("level=ERROR", `msg="job of a later release"`, "topic=a", "job=newer", "format version 5", "delay=1s"), 1)
+		require.Len(b, log.With("level=ERROR", `msg="job of a later release"`, "topic=a", "job=newer", "format version 7", "delay=1s"), 1)
 		early := b.Counter("a", "snoozed")
 		require.InDelta(b, 20, early, 2, "at first every second, and then less often")
 		b.Pass(5 * time.Minute)
@@ -533,7 +533,7 @@ func TestServerPutsOffJobsOfALaterRelease(t *testing.T) {
 				b.Enqueue("a", "second", delayq.Key("k"))
 				b.Enqueue("a", "plain")
 				old := b.RDB.HGet(b.Context(), queuetest.PoolKey("a"), "first").Val()
-				later := old[:8] + "\x06\x05" + old[10:] + "more" // with an expiry
+				later := old[:8] + "\x08\x05" + old[10:] + "more" // with an expiry
 				require.NoError(b, b.RDB.HSet(b.Context(), queuetest.PoolKey("a"), "first", later).Err())
 				b.Serve("a", rec.Then(nil), delayq.Concurrency(1))
 				b.Pass(10 * time.Minute)
@@ -543,13 +543,13 @@ func TestServerPutsOffJobsOfALaterRelease(t *testing.T) {
 
 				info := b.Get("a", "first")
 				require.Equal(b, later, string(info.Raw))
-				require.ErrorContains(b, info.Undecodable, "format version 6")
+				require.ErrorContains(b, info.Undecodable, "format version 8")
 				require.Equal(b, "k", info.Key)
 				require.True(b, enqueued.Equal(info.EnqueuedAt))
 				require.Equal(b, delayq.StateScheduled, info.State)
 				require.Equal(b, 1, info.Attempt)
 				require.Zero(b, info.Snoozes)
-				require.ErrorContains(b, b.Client.Reschedule(b.Context(), "a", "first", delayq.ProcessIn(time.Hour)), "format version 6")
+				require.ErrorContains(b, b.Client.Reschedule(b.Context(), "a", "first", delayq.ProcessIn(time.Hour)), "format version 8")
 
 				require.NoError(b, b.RDB.HSet(b.Context(), queuetest.PoolKey("a"), "first", old).Err()) // as if this were the later server
 				b.Pass(time.Minute + time.Second)

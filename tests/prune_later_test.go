@@ -17,7 +17,7 @@ import (
 func fillLater(b *queuetest.Bubble, n, size int) {
 	b.Helper()
 	root := queuetest.Prefix + ":{t}:"
-	raw := "12345678\x05" + strings.Repeat("x", size)
+	raw := "12345678\x07" + strings.Repeat("x", size)
 	dead, records := make([]redis.Z, n), make([]string, 0, 2*n)
 	for i := range n {
 		id := fmt.Sprint("later ", b.At(), " ", i)

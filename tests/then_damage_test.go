@@ -16,7 +16,7 @@ import (
 // A key that only hand-overs use has a wrong type. Jobs that hand nothing over end nevertheless,
 // and the one that does has ended once an operator has deleted the key.
 func TestPlainJobsBesideAWrongTypeOfParcels(t *testing.T) {
-	for _, key := range []string{"serve:parcels", "serve:plans"} {
+	for _, key := range []string{"all:parcels", "all:plans"} {
 		t.Run(key, func(t *testing.T) {
 			queuetest.InBubble(t, func(b *queuetest.Bubble) {
 				key := queuetest.Prefix + ":{a}:" + key
@@ -79,7 +79,7 @@ func TestRelayBesideDamagedParcels(t *testing.T) {
 		require.Equal(b, delayq.StateReady, b.State("b", "1"))
 		noParcels(b)
 		require.Less(b, calls.Calls("parcel_plan"), 20)
-		list, err := b.RDB.LLen(b.Context(), queuetest.Prefix+":{a}:serve:undelivered").Result()
+		list, err := b.RDB.LLen(b.Context(), queuetest.Prefix+":{a}:all:undelivered").Result()
 		require.NoError(b, err)
 		require.EqualValues(b, 5, list)
 	})

@@ -16,7 +16,7 @@ import (
 )
 
 // parcelsKey is the key of what runs of the topic "a" have handed over.
-const parcelsKey = queuetest.Prefix + ":{a}:serve:parcels"
+const parcelsKey = queuetest.Prefix + ":{a}:all:parcels"
 
 // noParcels expects that all is delivered.
 func noParcels(b *queuetest.Bubble) {
@@ -112,7 +112,7 @@ func TestThenIsRefused(t *testing.T) {
 		require.Equal(b, "3", string(b.Get("b", "there").Payload))
 		require.Equal(b, delayq.StateReady, b.State("b", "dead"))
 		require.Equal(b, delayq.StateReady, b.State("b", "new"))
-		n, err := b.RDB.LLen(b.Context(), queuetest.Prefix+":{a}:serve:undelivered").Result()
+		n, err := b.RDB.LLen(b.Context(), queuetest.Prefix+":{a}:all:undelivered").Result()
 		require.NoError(b, err)
 		require.Equal(b, int64(2), n)
 		noParcels(b)
@@ -194,7 +194,7 @@ func TestThenAfterARestore(t *testing.T) {
 		b.Enqueue("a", "1")
 		synctest.Wait()
 		require.NoError(b, s.Stop())
-		plans := queuetest.Prefix + ":{a}:serve:plans"
+		plans := queuetest.Prefix + ":{a}:all:plans"
 		later := time.Now().Add(time.Hour).UnixMilli()
 		require.NoError(b, b.RDB.HSet(b.Context(), plans, "##", later).Err())
 		s = b.Serve("a", work)

@@ -174,7 +174,7 @@ func (m *thenModel) play(b *queuetest.Bubble) {
 		}
 	}
 	for _, topic := range topics {
-		n, err := b.RDB.ZCard(b.Context(), queuetest.Prefix+":{"+topic+"}:serve:parcels").Result()
+		n, err := b.RDB.ZCard(b.Context(), queuetest.Prefix+":{"+topic+"}:all:parcels").Result()
 		require.NoError(b, err)
 		require.Zero(b, n)
 	}

@@ -62,7 +62,7 @@ func TestThenByHowARunEnds(t *testing.T) {
 				require.Equal(b, "y", info.Headers["x"])
 				require.Equal(b, delayq.StateScheduled, info.State)
 				require.True(b, info.Due.Equal(b.Began.Add(time.Minute)), info.Due)
-				exists, err := b.RDB.Exists(b.Context(), queuetest.Prefix+":{a}:serve:parcels").Result()
+				exists, err := b.RDB.Exists(b.Context(), queuetest.Prefix+":{a}:all:parcels").Result()
 				require.NoError(b, err)
 				require.Zero(b, exists)
 			})

@@ -14,7 +14,7 @@ import (
 )
 
 // undeliveredKey is the key of the jobs that runs of the topic "a" have handed over in vain.
-const undeliveredKey = queuetest.Prefix + ":{a}:serve:undelivered"
+const undeliveredKey = queuetest.Prefix + ":{a}:all:undelivered"
 
 // Undelivered returns the refused jobs, the latest first, at most 100.
 func TestUndelivered(t *testing.T) {
@@ -92,7 +92,7 @@ func TestUndeliveredErrors(t *testing.T) {
 		require.NoError(b, b.RDB.Set(b.Context(), undeliveredKey, "x", 0).Err())
 		_, err = b.Inspector.Undelivered(b.Context(), "a")
 		require.ErrorContains(b, err, `undelivered topic "a"`)
-		require.ErrorContains(b, err, "serve:undelivered")
+		require.ErrorContains(b, err, "all:undelivered")
 	})
 }
 

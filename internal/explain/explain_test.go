@@ -172,3 +172,40 @@ func TestBrief(t *testing.T) {
 	require.Equal(t, `"`+long[:mostText]+`…"`, brief(long))
 	require.Equal(t, `"x`+long[:mostText-2]+`…"`, brief("x"+long))
 }
+
+// A last step waits for the others, and says for which. A step says of which flow it is one.
+func TestExplainFlow(t *testing.T) {
+	t.Parallel()
+	f := ready()
+	f.Job.State, f.Job.Due = stateScheduled, noon.Add(time.Hour)
+	f.Flow = &Flow{Topic: "album", ID: "7", Last: true, Open: true, Total: 1000, Left: 4, Missing: []Missing{
+		{"sign", "sign-7", "running"}, {"archive", "a\n", `ready; topic paused by "ann"`},
+	}}
+	const deadline = "; the deadline is at 2026-03-01 13:00:00.000 UTC, in 1h."
+	verdict, reasons := f.Explain()
+	require.Equal(t, `Scheduled: it waits for 4 of 1,000 steps of its flow: "sign/sign-7" (running), "archive/a\n" (ready; topic paused by "ann") and others`+deadline, verdict)
+	require.Equal(t, FlowOpen, reasons[0].Code)
+	f.Flow = &Flow{Topic: "album", ID: "7", Last: true, Open: true, Group: true}
+	verdict, _ = f.Explain()
+	require.Equal(t, "Scheduled: it waits for 0 of 0 steps of its flow; the group is open, and others can be added"+deadline, verdict)
+	f.Flow.Open = false
+	verdict, _ = f.Explain()
+	require.Equal(t, "Scheduled: it is due at 2026-03-01 13:00:00.000 UTC, in 1h.", verdict)
+	f.Flow = &Flow{Topic: "album", ID: "7", Step: 3}
+	verdict, _ = f.Explain()
+	require.Equal(t, `Scheduled: it is due at 2026-03-01 13:00:00.000 UTC, in 1h; it is step 3 of the flow "album/7".`, verdict)
+}
+
+func TestBriefly(t *testing.T) {
+	t.Parallel()
+	f := ready()
+	require.Equal(t, "ready", f.Brief())
+	f.Pauses = []Pause{{By: "ann"}}
+	require.Equal(t, `ready; topic paused by "ann"`, f.Brief())
+	f.Pauses, f.Job.State, f.Job.LeaseEnd = nil, stateRunning, noon.Add(time.Second)
+	require.Equal(t, "running", f.Brief())
+	f.Job.State, f.Job.Due, f.Job.DueReason, f.Job.Attempt = stateScheduled, noon.Add(time.Second), dueRetry, 2
+	require.Equal(t, "scheduled; backing off", f.Brief())
+	f.Job = nil
+	require.Equal(t, "on its way", f.Brief())
+}

@@ -14,6 +14,7 @@ type Facts struct {
 	Heir    *Heir     // the successor of the job; nil: there is none
 	Free    time.Time // when the ID can be used again, if no unfinished job has it and it is closed
 	Waiters int       // clients that wait for the job
+	Flow    *Flow     // that the job is a step of; nil: none
 
 	Pauses []Pause
 	Hold   Hold
@@ -148,6 +149,7 @@ const (
 	BackingOff       Code = "backing_off"
 	Snoozed          Code = "snoozed"
 	Debounced        Code = "debounced"
+	FlowOpen         Code = "flow_open"
 	Expired          Code = "expired"
 	LaterRelease     Code = "later_release"
 	Orphan           Code = "orphan"
@@ -212,6 +214,7 @@ type Reason struct {
 	Refusal      string
 	Used, Limit  int64
 	Version      int
+	Missing      string
 }
 
 // The words of the facts that decide.

@@ -17,13 +17,14 @@ type Progress struct {
 // fewSteps is how many steps a verdict names: the newest.
 const fewSteps = 5
 
-// noted returns how far the job has come, and how many clients wait for it. Each part is a clause
-// behind a semicolon.
+// noted returns of which flow the job is a step, how far it has come, and how many clients wait for
+// it. Each part is a clause behind a semicolon.
 func (f *Facts) noted() string {
 	if f.Job == nil {
 		return ""
 	}
 	var b strings.Builder
+	b.WriteString(f.member())
 	if p := f.Job.Progress; p != nil {
 		fmt.Fprintf(&b, "; its progress is %s", grouped(p.Done))
 		if p.Total > 0 {

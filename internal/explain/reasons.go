@@ -46,7 +46,11 @@ func (f *Facts) reasons() (list []Reason) {
 		add(f.obstacles()...)
 	default:
 		add(f.expiry()...)
-		add(f.scheduled())
+		if waits := f.waitsForSteps(); waits != nil {
+			add(*waits)
+		} else {
+			add(f.scheduled())
+		}
 		add(f.obstacles()...)
 		add(f.later()...)
 	}

@@ -73,6 +73,8 @@ func (r *Reason) clause(now time.Time) string {
 		return fmt.Sprintf("its handler has snoozed it, %s, and %s", often(r.Snoozes), r.due(now, r.stage("it")))
 	case Debounced:
 		return r.debounced(now)
+	case FlowOpen:
+		return r.waits(now)
 	case Expired:
 		if now.Before(r.Since) {
 			return "it will be dropped, because it expires at " + moment(r.Since) + ", before it is due"
