@@ -21,7 +21,7 @@ import (
 func (a *app) lookCommands() []*cobra.Command {
 	return []*cobra.Command{
 		a.topicsCommand(), a.topicCommand(), a.memoryCommand(), a.jobsCommand(), a.jobCommand(), a.findCommand(), a.explainCommand(), a.waitCommand(),
-		a.keysCommand(), a.undeliveredCommand(),
+		a.keysCommand(), a.undeliveredCommand(), a.flowCommand(),
 		a.failuresCommand(), a.serversCommand(), a.serverCommand(), a.statsCommand(), a.topCommand(),
 	}
 }

@@ -30,6 +30,7 @@ import (
 func everyCommand(t *testing.T, cli *tool, rdb redis.UniversalClient, prefix string) {
 	t.Helper()
 	client := delayq.NewClient(rdb, delayq.Prefix(prefix))
+	startF(t, client)
 	for _, args := range slices.Concat(readers, [][]string{{"memory"}, {"memory", "T"}}, writers) {
 		_, err := client.Enqueue(t.Context(), "T", "j", []byte("x"), delayq.Replace(), delayq.Key("k"), delayq.ProcessIn(time.Hour))
 		require.NoError(t, err)

@@ -81,6 +81,7 @@ type reasonRecord struct {
 	PerSecond  float64            `json:"per_second,omitempty"`
 	Wait       seconds            `json:"wait,omitempty"`
 	LoopAge    seconds            `json:"loop_age,omitempty"`
+	Missing    string             `json:"missing,omitempty"` // steps of a flow
 	Finding    delayq.FindingKind `json:"finding,omitempty"`
 	Refusal    string             `json:"refusal,omitempty"`
 	Used       int64              `json:"used,omitempty"`
@@ -94,7 +95,7 @@ func reasonOf(r *delayq.Reason) reasonRecord {
 		Code: r.Code, Text: r.Text, Since: stamp(r.Since), Until: stamp(r.Until), Latest: stamp(r.Latest), By: r.By, Because: r.Because, Action: r.Action,
 		Attempt: r.Attempt, Snoozes: r.Snoozes, Stage: r.Stage, Stages: r.Stages, Server: r.Server, Host: r.Host, Servers: r.Servers, Others: r.Others,
 		Workers: r.Workers, Running: r.Running, Stragglers: r.Stragglers, Ahead: r.Ahead, Keys: r.Keys, More: r.More, PerSecond: r.PerSecond, Wait: seconds(r.Wait),
-		LoopAge: seconds(r.LoopAge), Finding: r.Finding, Refusal: r.Refusal, Used: r.Used, Limit: r.Limit, Rate: rateOf(r.Rate), Version: r.Version,
+		LoopAge: seconds(r.LoopAge), Missing: r.Missing, Finding: r.Finding, Refusal: r.Refusal, Used: r.Used, Limit: r.Limit, Rate: rateOf(r.Rate), Version: r.Version,
 	}
 	if r.Error != nil {
 		e := attemptOf(r.Error)

@@ -55,7 +55,7 @@ var leftOut = map[string]map[string]string{
 		"Errors.Attempt": oneLine, "Errors.At": oneLine, "Errors.Duration": oneLine, "Errors.Server": oneLine, "Errors.Kind": oneLine, "Errors.Type": oneLine,
 		"Errors.Stack": oneLine, "Errors.NextDue": oneLine, "Errors.TraceParent": oneLine,
 		"Stage": oneLine, "Stages": oneLine, "Plan.Due": oneLine, "Plan.Over": oneLine, "Plan.FailedAt": oneLine, "Plan.Attempt": oneLine,
-		"Plan.Kind": oneLine, "Plan.Message": oneLine, "Progress": ofWide, "Steps": oneLine,
+		"Plan.Kind": oneLine, "Plan.Message": oneLine, "Progress": ofWide, "Steps": oneLine, "Flow": oneLine,
 	},
 	"jobs -o wide": {
 		"Priority": oneLine, "BurstBegan": oneLine, "BurstEnds": oneLine,
@@ -64,7 +64,7 @@ var leftOut = map[string]map[string]string{
 		"Errors.Attempt": oneLine, "Errors.At": oneLine, "Errors.Duration": oneLine, "Errors.Server": oneLine, "Errors.Kind": oneLine, "Errors.Type": oneLine,
 		"Errors.Stack": oneLine, "Errors.NextDue": oneLine, "Errors.TraceParent": oneLine,
 		"Stage": oneLine, "Stages": oneLine, "Plan.Due": oneLine, "Plan.Over": oneLine, "Plan.FailedAt": oneLine, "Plan.Attempt": oneLine,
-		"Plan.Kind": oneLine, "Plan.Message": oneLine, "Steps": oneLine,
+		"Plan.Kind": oneLine, "Plan.Message": oneLine, "Steps": oneLine, "Flow": oneLine,
 	},
 	"jobs -o jsonl": {"Payload": notRead},
 }
@@ -121,6 +121,8 @@ func change(v reflect.Value) {
 		v.SetBytes([]byte("other"))
 	case []string:
 		v.Set(reflect.ValueOf([]string{"other"}))
+	case delayq.JobRef:
+		v.Set(reflect.ValueOf(delayq.JobRef{Topic: "done", ID: "last"}))
 	case *delayq.Progress:
 		v.Set(reflect.ValueOf(&delayq.Progress{Done: 1, Total: 2, Text: "half", At: time.Date(2027, 1, 2, 3, 4, 5, 0, time.UTC)}))
 	case bool:

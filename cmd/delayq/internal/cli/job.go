@@ -104,7 +104,7 @@ func (a *app) showJob(w io.Writer, r *jobRecord) error {
 	err := a.fields(w,
 		"topic", r.Topic, "id", idText(r.exact()), "key", keyText(&r.jobKey), "priority", priority, "state", string(r.State), "enqueued", when(r.Enqueued), "due", due,
 		"first call", when(r.BurstBegan), "due at the latest", when(r.BurstEnds), "stage", stage,
-		"progress", progress, "steps", r.stepsText(), "started", when(r.Started), "lease until", when(r.LeaseEnd), "buried", when(r.Buried), "finished", when(r.Finished),
+		"progress", progress, "steps", r.stepsText(), "flow", r.flowText(), "started", when(r.Started), "lease until", when(r.LeaseEnd), "buried", when(r.Buried), "finished", when(r.Finished),
 		"kept until", when(r.KeptUntil), "expires", when(r.ExpireAt),
 		"attempt", strconv.Itoa(r.Attempt), "retries", given, "retries left", left, "snoozes", snoozes, "backoff", backoff,
 		"timeout", last(r.Timeout), "retention", last(r.Retention), "schedule", r.Schedule, "slot", when(r.Slot),

@@ -7,11 +7,12 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// A notedRecord is what the runs of a job have said of it. It is no option: a copy of the job does
-// not get it.
+// A notedRecord is what the runs of a job have said of it, and its flow. It is no option: a copy of
+// the job does not get it.
 type notedRecord struct {
 	Progress *progressRecord `json:"progress,omitempty"`
 	Steps    []string        `json:"steps,omitempty"` // those that are over
+	Flow     *jobRef         `json:"flow,omitempty"`  // the last step of the flow that it is a step of
 }
 
 // A progressRecord is how far a job has come.
@@ -27,7 +28,19 @@ func notedOf(info *delayq.JobInfo) notedRecord {
 	if p := info.Progress; p != nil {
 		r.Progress = &progressRecord{p.Done, p.Total, p.Text, stamp(p.At)}
 	}
+	if info.Flow != (delayq.JobRef{}) {
+		ref := refOf(info.Flow.Topic, info.Flow.ID)
+		r.Flow = &ref
+	}
 	return r
+}
+
+// flowText writes the topic and the ID of the flow; empty: it is a step of none.
+func (r *notedRecord) flowText() string {
+	if r.Flow == nil {
+		return ""
+	}
+	return r.Flow.Topic + " " + idText(r.Flow.exact())
 }
 
 // doneText writes how far the job has come, in a few characters; empty: it has not said.

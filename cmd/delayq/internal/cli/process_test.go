@@ -206,11 +206,21 @@ func TestCompletionInShells(t *testing.T) {
 	}
 }
 
-// readers are the command lines that need no right to write. T is a topic with a job j.
+// readers are the command lines that need no right to write. T is a topic with a job j, and F one
+// with a flow f.
 var readers = [][]string{
 	{"topics"}, {"topic", "T", "--over", "0s"}, {"jobs", "T"}, {"jobs", "T", "--state", "ready"}, {"jobs", "T", "--error", "x", "--state", "dead"}, {"job", "T", "j"},
-	{"find", "j"}, {"explain", "T", "j"}, {"failures", "T"}, {"keys", "T"}, {"undelivered", "T"}, {"key", "T", "k"}, {"limits", "T"}, {"servers"}, {"stats"}, {"check", "--max-lateness", "1d"}, {"schedules"}, {"schedule", "show", "T", "s"},
+	{"find", "j"}, {"explain", "T", "j"}, {"failures", "T"}, {"keys", "T"}, {"undelivered", "T"}, {"flow", "F", "f"}, {"key", "T", "k"}, {"limits", "T"}, {"servers"}, {"stats"}, {"check", "--max-lateness", "1d"}, {"schedules"}, {"schedule", "show", "T", "s"},
 	{"schedule", "runs", "T", "s"}, {"task", "list"}, {"doctor"}, {"audit"}, {"export", "T"}, {"schedule", "sync", "-", "--dry-run"},
+}
+
+// startF starts the flow f.
+func startF(t *testing.T, client *delayq.Client) {
+	t.Helper()
+	f := delayq.NewFlow("F", "f", nil).Deadline(time.Hour)
+	f.AddJob("F", "first", nil)
+	_, err := client.Start(t.Context(), f)
+	require.NoError(t, err)
 }
 
 // writers are command lines that change something.
@@ -237,6 +247,7 @@ func TestReadOnlyUser(t *testing.T) {
 	_, err = client.Enqueue(t.Context(), "T", "d", nil, delayq.ProcessIn(time.Hour))
 	require.NoError(t, err)
 	require.NoError(t, client.Bury(t.Context(), "T", "d", "dead"))
+	startF(t, client)
 
 	for _, role := range []string{"inspector", "operator"} {
 		set := []any{"ACL", "SETUSER"}

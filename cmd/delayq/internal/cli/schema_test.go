@@ -61,7 +61,7 @@ var listSchemas = []struct {
 var objectSchemas = map[string]any{
 	schemaEnqueued: enqueuedRecord{}, schemaCheck: checkRecord{}, schemaExplanation: explanationRecord{}, schemaImport: importRecord{},
 	schemaExport: exportRecord{}, schemaVersion: versionRecord{}, schemaACL: aclRecord{}, schemaPriority: priorityRecord{},
-	schemaTaskAdded: taskAddedRecord{}, schemaOutcome: outcomeRecord{},
+	schemaTaskAdded: taskAddedRecord{}, schemaOutcome: outcomeRecord{}, schemaFlow: flowRecord{},
 }
 
 // describe returns the JSON schema of a Go type.

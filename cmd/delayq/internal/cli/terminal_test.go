@@ -74,8 +74,8 @@ func TestNothingFromRedisCommandsTheTerminal(t *testing.T) {
 		require.NoError(w, w.Client.Pause(w.Context(), "evil", delayq.Pause{By: evil, Reason: evil}))
 		require.NoError(w, w.Client.Hold(delayq.WithActor(w.Context(), evil), "evil", time.Hour, evil))
 		w.refused("evil", map[string]any{"at": time.Now().UnixMilli(), "from": evil, "topic": evil, "id": evil, "reason": evil})
-		require.NoError(w, w.RDB.LPush(w.Context(), "q:{evil}:serve:undelivered", evil).Err())
-		require.NoError(w, w.RDB.ZAdd(w.Context(), "q:{evil}:serve:parcels", redis.Z{Member: evil}).Err())
+		require.NoError(w, w.RDB.LPush(w.Context(), "q:{evil}:all:undelivered", evil).Err())
+		require.NoError(w, w.RDB.ZAdd(w.Context(), "q:{evil}:all:parcels", redis.Z{Member: evil}).Err())
 		w.terminal, w.width, w.env["NO_COLOR"] = true, 400, "1"
 		for _, args := range [][]string{
 			{"topics"}, {"topic", "evil"}, {"limits", "evil"}, {"hold", "evil", "--for", "1s"}, {"jobs", "evil", "--state", "ready"}, {"job", "evil", idText(evil)},

@@ -129,6 +129,7 @@ var counterOrder = []delayq.Counter{
 	delayq.CounterBuried, delayq.CounterCancelled, delayq.CounterExpired, delayq.CounterReclaimed, delayq.CounterReturned, delayq.CounterHeld, delayq.CounterRevived,
 	delayq.CounterDropped, delayq.CounterPrunedDead, delayq.CounterPrunedDone, delayq.CounterDeleted, delayq.CounterRepaired,
 	delayq.CounterFired, delayq.CounterSkipped, delayq.CounterMissed, delayq.CounterTombed, delayq.CounterDebounced, delayq.CounterUndelivered, delayq.CounterAwaited,
+	delayq.CounterFlows, delayq.CounterFlowsFailed, delayq.CounterFlowStepsFailed,
 }
 
 // workersCell writes the workers of a topic, and how many jobs they run at a time if that is more.

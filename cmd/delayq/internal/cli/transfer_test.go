@@ -57,7 +57,7 @@ func TestImportMakesTheSameJob(t *testing.T) {
 		ExpireAt: time.Date(2000, 1, 4, 0, 0, 0, 0, time.UTC).UnixMilli(), Retention: 90_000, Headers: map[string]string{"a": "b"},
 		Key: "tenant\xff", HeadStart: -4500,
 	}
-	made := map[string]bool{"DueIn": true, "ExpireIn": true, "Scheduled": true, "Plan": true} // of the time of the enqueueing, of a schedule, or in a test of its own
+	made := map[string]bool{"DueIn": true, "ExpireIn": true, "Scheduled": true, "Plan": true, "Flow": true} // of the time of the enqueueing, of a schedule or a flow, or in a test of its own
 	for field, value := range reflect.ValueOf(set).Fields() {
 		require.True(t, !field.IsExported() || made[field.Name] || !value.IsZero(), "the test does not set %s", field.Name)
 	}

@@ -112,7 +112,7 @@ var readingCommands = map[string]string{
 	"demo":     "it has its own Redis",
 	"exporter": "it reads", "acl": "it reads", "audit": "it reads", "check": "it reads", "completion": "it reads", "explain": "it reads",
 	"export": "it reads", "failures": "it reads", "find": "it reads", "health": "it reads", "help": "it reads", "job": "it reads", "jobs": "it reads",
-	"keys": "it reads", "memory": "it reads", "schedules": "it reads", "server": "it reads", "servers": "it reads", "stats": "it reads", "undelivered": "it reads",
+	"keys": "it reads", "memory": "it reads", "schedules": "it reads", "server": "it reads", "servers": "it reads", "stats": "it reads", "undelivered": "it reads", "flow": "it reads",
 	"topic": "it reads", "topics": "it reads", "version": "it reads", "wait": "it changes no job", "schedule show": "it reads", "schedule runs": "it reads",
 	"task list": "it reads",
 }

@@ -26,7 +26,7 @@ func TestGoldenWrongUsage(t *testing.T) {
 			{"jobs"}, {"jobs", "t", "--state", "asleep"}, {"jobs", "t", "--limit", "0"}, {"jobs", "t", "--attempt", "3"}, {"jobs", "t", "--since", "soon"},
 			{"jobs", "t", "--header", "x"}, {"jobs", "t", "--cursor", "x"}, {"jobs", "t", "--budget", "-1"},
 			{"job", "t"}, {"job", "t", "base64:%"}, {"job", "t", "nobody"}, {"find"}, {"failures", "t", "--state", "done"}, {"failures", "t", "--budget", "-1"},
-			{"server"}, {"undelivered"}, {"undelivered", "a", "b"}, {"undelivered", "bad{}"}, {"undelivered", "t", "-o", "id"}, {"audit", "-o", "id"}, {"audit", "--limit", "0"}, {"topic", "t", "--step", "0s"}, {"topic", "t", "--steps", "-1"}, {"topic", "t", "--over", "-1s"},
+			{"server"}, {"undelivered"}, {"undelivered", "a", "b"}, {"undelivered", "bad{}"}, {"undelivered", "t", "-o", "id"}, {"flow", "t"}, {"flow", "bad{}", "x"}, {"flow", "t", "x", "--from", "-1"}, {"audit", "-o", "id"}, {"audit", "--limit", "0"}, {"topic", "t", "--step", "0s"}, {"topic", "t", "--steps", "-1"}, {"topic", "t", "--over", "-1s"},
 			{"--redis", "redis://alice:secret@127.0.0.1/", "topics"},
 		} {
 			r := w.show(args...)
