@@ -30,31 +30,34 @@ type counting struct {
 
 // countings says which counters of Redis are observed as what.
 var countings = map[delayq.Counter]counting{
-	delayq.CounterEnqueued:    {jobEvents, "event", "enqueued"},
-	delayq.CounterTaken:       {jobEvents, "event", "taken"},
-	delayq.CounterAcked:       {jobEvents, "event", "acked"},
-	delayq.CounterAgain:       {jobEvents, "event", "again"},
-	delayq.CounterRetried:     {jobEvents, "event", "retried"},
-	delayq.CounterSnoozed:     {jobEvents, "event", "snoozed"},
-	delayq.CounterBuried:      {jobEvents, "event", "buried"},
-	delayq.CounterCancelled:   {jobEvents, "event", "cancelled"},
-	delayq.CounterExpired:     {jobEvents, "event", "expired"},
-	delayq.CounterReturned:    {jobEvents, "event", "returned"},
-	delayq.CounterHeld:        {jobEvents, "event", "held"},
-	delayq.CounterRevived:     {jobEvents, "event", "revived"},
-	delayq.CounterDeleted:     {jobEvents, "event", "deleted"},
-	delayq.CounterTombed:      {jobEvents, "event", "tombed"},
-	delayq.CounterDebounced:   {jobEvents, "event", "debounced"},
-	delayq.CounterAwaited:     {jobEvents, "event", "awaited"},
-	delayq.CounterUndelivered: {jobEvents, "event", "undelivered"},
-	delayq.CounterReclaimed:   {family: reclaimed},
-	delayq.CounterDropped:     {family: dropped},
-	delayq.CounterPrunedDead:  {prunedJobs, "state", "dead"},
-	delayq.CounterPrunedDone:  {prunedJobs, "state", "done"},
-	delayq.CounterRepaired:    {family: repairs},
-	delayq.CounterFired:       {scheduleSlots, "result", "fired"},
-	delayq.CounterSkipped:     {scheduleSlots, "result", "skipped"},
-	delayq.CounterMissed:      {scheduleSlots, "result", "missed"},
+	delayq.CounterEnqueued:        {jobEvents, "event", "enqueued"},
+	delayq.CounterTaken:           {jobEvents, "event", "taken"},
+	delayq.CounterAcked:           {jobEvents, "event", "acked"},
+	delayq.CounterAgain:           {jobEvents, "event", "again"},
+	delayq.CounterRetried:         {jobEvents, "event", "retried"},
+	delayq.CounterSnoozed:         {jobEvents, "event", "snoozed"},
+	delayq.CounterBuried:          {jobEvents, "event", "buried"},
+	delayq.CounterCancelled:       {jobEvents, "event", "cancelled"},
+	delayq.CounterExpired:         {jobEvents, "event", "expired"},
+	delayq.CounterReturned:        {jobEvents, "event", "returned"},
+	delayq.CounterHeld:            {jobEvents, "event", "held"},
+	delayq.CounterRevived:         {jobEvents, "event", "revived"},
+	delayq.CounterDeleted:         {jobEvents, "event", "deleted"},
+	delayq.CounterTombed:          {jobEvents, "event", "tombed"},
+	delayq.CounterDebounced:       {jobEvents, "event", "debounced"},
+	delayq.CounterAwaited:         {jobEvents, "event", "awaited"},
+	delayq.CounterUndelivered:     {jobEvents, "event", "undelivered"},
+	delayq.CounterFlows:           {jobEvents, "event", "flows"},
+	delayq.CounterFlowsFailed:     {jobEvents, "event", "flows_failed"},
+	delayq.CounterFlowStepsFailed: {jobEvents, "event", "flow_steps_failed"},
+	delayq.CounterReclaimed:       {family: reclaimed},
+	delayq.CounterDropped:         {family: dropped},
+	delayq.CounterPrunedDead:      {prunedJobs, "state", "dead"},
+	delayq.CounterPrunedDone:      {prunedJobs, "state", "done"},
+	delayq.CounterRepaired:        {family: repairs},
+	delayq.CounterFired:           {scheduleSlots, "result", "fired"},
+	delayq.CounterSkipped:         {scheduleSlots, "result", "skipped"},
+	delayq.CounterMissed:          {scheduleSlots, "result", "missed"},
 }
 
 // A put takes a value.
@@ -139,6 +142,7 @@ func (g *group) gauges(put put) {
 		sum.Keyed += t.Keyed
 		sum.Keys += t.Keys
 		sum.Parcels += t.Parcels
+		sum.Flows += t.Flows
 		for i, n := range one.due {
 			due[i] += n
 		}
@@ -181,6 +185,7 @@ func (g *group) gauges(put put) {
 	put(laneKeys, float64(sum.Keys))
 	put(parcels, float64(sum.Parcels))
 	put(oldestParcel, oldestHanded.Seconds())
+	put(flows, float64(sum.Flows))
 	put(paused, isPaused)
 	if !alone {
 		put(liveServers, float64(servers))

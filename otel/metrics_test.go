@@ -339,7 +339,7 @@ func TestManyTopics(t *testing.T) {
 		}
 		b.Pass(time.Minute)
 		handed := fmt.Sprintf("01x%014x%013dx", 1, time.Now().Add(-time.Hour).UnixMilli())
-		require.NoError(b, b.RDB.ZAdd(b.Context(), queuetest.Prefix+":{tenant.1}:serve:parcels", redis.Z{Member: handed}).Err())
+		require.NoError(b, b.RDB.ZAdd(b.Context(), queuetest.Prefix+":{tenant.1}:all:parcels", redis.Z{Member: handed}).Err())
 		all := g.read(b)
 		require.Equal(b, map[string]float64{
 			"delayq.oldest_parcel{prefix=q topic=a}": 0, "delayq.oldest_parcel{prefix=q topic=b}": 0,

@@ -76,6 +76,7 @@ var (
 	laneKeys      = &family{"delayq.lane_keys", "{key}", "Keys that take turns.", false}
 	parcels       = &family{"delayq.parcels", "{job}", "Jobs that runs of the topic have handed over and that are not passed on yet.", false}
 	oldestParcel  = &family{"delayq.oldest_parcel", "s", "How long the oldest job that a run of the topic has handed over has waited to be passed on. 0 if none waits.", false}
+	flows         = &family{"delayq.flows", "{flow}", "Flows whose last step is a job of the topic: open ones, and those whose last step is not over or is dead.", false}
 	paused        = &family{"delayq.paused", "", "1 if the topic is paused.", false}
 	liveServers   = &family{"delayq.servers", "{server}", "Live servers that take jobs of the topic.", false}
 	workers       = &family{"delayq.workers", "{worker}", "Jobs that these servers can run at a time: their concurrency, times the batch size of batch handlers.", false}
@@ -94,7 +95,7 @@ var (
 )
 
 var families = []*family{
-	jobs, retryingJobs, overdueJobs, oldestOverdue, dueJobs, keyedJobs, laneKeys, parcels, oldestParcel, paused, liveServers, workers, scheduleNext, jobEvents, reclaimed, dropped,
+	jobs, retryingJobs, overdueJobs, oldestOverdue, dueJobs, keyedJobs, laneKeys, parcels, oldestParcel, flows, paused, liveServers, workers, scheduleNext, jobEvents, reclaimed, dropped,
 	prunedJobs, repairs, scheduleSlots, foldedTopics, redisUp, lookDuration, lastSuccess, lookErrors,
 }
 

@@ -375,7 +375,7 @@ func TestCollectorFolds(t *testing.T) {
 		}
 		got := scrapeOf(t, NewCollector(f.Inspector, opts...))
 		require.Len(t, got.topics(), most+1)
-		require.LessOrEqual(t, len(got), (most+1)*44+5)
+		require.LessOrEqual(t, len(got), (most+1)*48+5)
 		require.EqualValues(t, topics-most, got["delayq_folded_topics{prefix="+f.Prefix+"}"])
 		require.EqualValues(t, topics-most, got["delayq_jobs{prefix="+f.Prefix+",state=scheduled,topic=_other}"])
 		require.EqualValues(t, topics-most, got["delayq_job_events_total{event=enqueued,prefix="+f.Prefix+",topic=_other}"])

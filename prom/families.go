@@ -68,6 +68,8 @@ var (
 		"Jobs that runs of the topic have handed over and that are not passed on yet."}
 	oldestParcel = &family{"delayq_oldest_parcel_seconds", gauge, []string{"topic"},
 		"How long the oldest job that a run of the topic has handed over has waited to be passed on. 0 if none waits."}
+	flows = &family{"delayq_flows", gauge, []string{"topic"},
+		"Flows whose last step is a job of the topic: open ones, and those whose last step is not over or is dead."}
 	paused = &family{"delayq_paused", gauge, []string{"topic"},
 		"1 if the topic is paused."}
 	liveServers = &family{"delayq_servers", gauge, []string{"topic"},
@@ -120,7 +122,7 @@ var processFamilies = []*family{
 }
 
 var queueFamilies = []*family{
-	jobs, retryingJobs, overdueJobs, oldestOverdue, dueJobs, keyedJobs, laneKeys, parcels, oldestParcel, paused, liveServers, workers, scheduleNext,
+	jobs, retryingJobs, overdueJobs, oldestOverdue, dueJobs, keyedJobs, laneKeys, parcels, oldestParcel, flows, paused, liveServers, workers, scheduleNext,
 	jobEventsTotal, leasesReclaimedTotal, leasesDroppedTotal, prunedJobsTotal, repairsTotal, scheduleSlotsTotal,
 	foldedTopics, redisUp, lookDuration, lastSuccess, lookErrorsTotal,
 }

@@ -30,31 +30,34 @@ type key struct {
 
 // counters says which counters of Redis are exported as what.
 var counters = map[delayq.Counter]key{
-	delayq.CounterEnqueued:    {jobEventsTotal, "enqueued"},
-	delayq.CounterTaken:       {jobEventsTotal, "taken"},
-	delayq.CounterAcked:       {jobEventsTotal, "acked"},
-	delayq.CounterAgain:       {jobEventsTotal, "again"},
-	delayq.CounterRetried:     {jobEventsTotal, "retried"},
-	delayq.CounterSnoozed:     {jobEventsTotal, "snoozed"},
-	delayq.CounterBuried:      {jobEventsTotal, "buried"},
-	delayq.CounterCancelled:   {jobEventsTotal, "cancelled"},
-	delayq.CounterExpired:     {jobEventsTotal, "expired"},
-	delayq.CounterReturned:    {jobEventsTotal, "returned"},
-	delayq.CounterHeld:        {jobEventsTotal, "held"},
-	delayq.CounterRevived:     {jobEventsTotal, "revived"},
-	delayq.CounterDeleted:     {jobEventsTotal, "deleted"},
-	delayq.CounterTombed:      {jobEventsTotal, "tombed"},
-	delayq.CounterDebounced:   {jobEventsTotal, "debounced"},
-	delayq.CounterAwaited:     {jobEventsTotal, "awaited"},
-	delayq.CounterUndelivered: {jobEventsTotal, "undelivered"},
-	delayq.CounterReclaimed:   {leasesReclaimedTotal, ""},
-	delayq.CounterDropped:     {leasesDroppedTotal, ""},
-	delayq.CounterPrunedDead:  {prunedJobsTotal, "dead"},
-	delayq.CounterPrunedDone:  {prunedJobsTotal, "done"},
-	delayq.CounterRepaired:    {repairsTotal, ""},
-	delayq.CounterFired:       {scheduleSlotsTotal, "fired"},
-	delayq.CounterSkipped:     {scheduleSlotsTotal, "skipped"},
-	delayq.CounterMissed:      {scheduleSlotsTotal, "missed"},
+	delayq.CounterEnqueued:        {jobEventsTotal, "enqueued"},
+	delayq.CounterTaken:           {jobEventsTotal, "taken"},
+	delayq.CounterAcked:           {jobEventsTotal, "acked"},
+	delayq.CounterAgain:           {jobEventsTotal, "again"},
+	delayq.CounterRetried:         {jobEventsTotal, "retried"},
+	delayq.CounterSnoozed:         {jobEventsTotal, "snoozed"},
+	delayq.CounterBuried:          {jobEventsTotal, "buried"},
+	delayq.CounterCancelled:       {jobEventsTotal, "cancelled"},
+	delayq.CounterExpired:         {jobEventsTotal, "expired"},
+	delayq.CounterReturned:        {jobEventsTotal, "returned"},
+	delayq.CounterHeld:            {jobEventsTotal, "held"},
+	delayq.CounterRevived:         {jobEventsTotal, "revived"},
+	delayq.CounterDeleted:         {jobEventsTotal, "deleted"},
+	delayq.CounterTombed:          {jobEventsTotal, "tombed"},
+	delayq.CounterDebounced:       {jobEventsTotal, "debounced"},
+	delayq.CounterAwaited:         {jobEventsTotal, "awaited"},
+	delayq.CounterUndelivered:     {jobEventsTotal, "undelivered"},
+	delayq.CounterFlows:           {jobEventsTotal, "flows"},
+	delayq.CounterFlowsFailed:     {jobEventsTotal, "flows_failed"},
+	delayq.CounterFlowStepsFailed: {jobEventsTotal, "flow_steps_failed"},
+	delayq.CounterReclaimed:       {leasesReclaimedTotal, ""},
+	delayq.CounterDropped:         {leasesDroppedTotal, ""},
+	delayq.CounterPrunedDead:      {prunedJobsTotal, "dead"},
+	delayq.CounterPrunedDone:      {prunedJobsTotal, "done"},
+	delayq.CounterRepaired:        {repairsTotal, ""},
+	delayq.CounterFired:           {scheduleSlotsTotal, "fired"},
+	delayq.CounterSkipped:         {scheduleSlotsTotal, "skipped"},
+	delayq.CounterMissed:          {scheduleSlotsTotal, "missed"},
 }
 
 // A group is the topics of one label.
@@ -141,6 +144,7 @@ func (g *group) gauges(set func(f *family, v float64, labels ...string)) {
 		sum.Keyed += t.Keyed
 		sum.Keys += t.Keys
 		sum.Parcels += t.Parcels
+		sum.Flows += t.Flows
 		for i, n := range one.due {
 			due[i] += n
 		}
@@ -184,6 +188,7 @@ func (g *group) gauges(set func(f *family, v float64, labels ...string)) {
 	set(laneKeys, float64(sum.Keys))
 	set(parcels, float64(sum.Parcels))
 	set(oldestParcel, oldestHanded.Seconds())
+	set(flows, float64(sum.Flows))
 	set(paused, number(isPaused))
 	if !alone {
 		set(liveServers, float64(servers))
