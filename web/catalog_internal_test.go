@@ -130,6 +130,10 @@ func TestCatalogHasEveryKey(t *testing.T) {
 	all("duereason.", string(delayq.DueRetry), string(delayq.DueSnooze), string(delayq.DueReschedule), string(delayq.DueRevive), string(delayq.DueBury))
 	all("kind.", string(delayq.KindError), string(delayq.KindPanic), string(delayq.KindGoexit), string(delayq.KindTimeout),
 		string(delayq.KindLeaseLost), string(delayq.KindUndecodable), string(delayq.KindBuried))
+	for _, s := range stepStates {
+		all("stepstate.", string(s))
+	}
+	all("flowstate.", string(delayq.FlowOpen), string(delayq.FlowComplete), string(delayq.FlowFailed), string(delayq.FlowOver))
 	all("sched.", string(delayq.ScheduleWaiting), string(delayq.ScheduleRunning), string(delayq.SchedulePaused), string(delayq.ScheduleEnded))
 	all("server.", string(delayq.ServerNew), string(delayq.ServerStarting), string(delayq.ServerRunning), string(delayq.ServerDraining), string(delayq.ServerStopped))
 	v := new(view)

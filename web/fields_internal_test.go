@@ -83,6 +83,8 @@ func change(v reflect.Value) {
 		v.SetBytes([]byte("other"))
 	case []string:
 		v.Set(reflect.ValueOf([]string{"other"}))
+	case delayq.JobRef:
+		v.Set(reflect.ValueOf(delayq.JobRef{Topic: "done", ID: "last"}))
 	case *delayq.Progress:
 		v.Set(reflect.ValueOf(&delayq.Progress{Done: 1, Total: 2, Text: "half", At: time.Date(2027, 1, 2, 3, 4, 5, 0, time.UTC)}))
 	case bool:

@@ -40,6 +40,7 @@ type jobRecord struct {
 	Backoff     []float64         `json:"backoff_seconds,omitempty"` // the first delay and the limit
 	TimeoutSec  float64           `json:"timeout_seconds,omitempty"`
 	Retention   float64           `json:"retention_seconds,omitempty"`
+	Flow        *flowRef          `json:"flow,omitempty"`
 	Schedule    string            `json:"schedule,omitempty"`
 	Slot        time.Time         `json:"slot,omitzero"`
 	PayloadSize int               `json:"payload_size"`
@@ -48,6 +49,13 @@ type jobRecord struct {
 	Partial     bool              `json:"partial,omitempty"`
 	Columns     map[string]string `json:"columns,omitempty"` // that were asked for: see filter
 	Undecodable string            `json:"undecodable,omitempty"`
+}
+
+// A flowRef is the flow that a job is a step of, by its last step.
+type flowRef struct {
+	Topic    string `json:"topic"`
+	ID       string `json:"id"`
+	IDBase64 string `json:"id_base64,omitempty"` // if the ID is not UTF-8
 }
 
 // A progressEntry is how far a job has come, in JSON.
@@ -98,6 +106,12 @@ func record(j *delayq.JobInfo, headers bool) jobRecord {
 	if j.Key != "" && j.Undecodable == nil {
 		head := j.Priority.Seconds()
 		r.Priority = &head
+	}
+	if f := j.Flow; f.Topic != "" {
+		r.Flow = &flowRef{Topic: f.Topic, ID: f.ID}
+		if !utf8.ValidString(f.ID) {
+			r.Flow.IDBase64 = base64.StdEncoding.EncodeToString([]byte(f.ID))
+		}
 	}
 	if p := j.Progress; p != nil {
 		r.Progress = &progressEntry{p.Done, p.Total, p.Text, utc(p.At)}

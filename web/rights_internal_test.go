@@ -41,8 +41,8 @@ var needs = map[string][]need{
 	},
 	"job": {{query: "topic=t&id=s", right: RightView}}, "payload": {{query: "topic=t&id=s", right: RightPayload}},
 	"keys": {{query: "topic=t", right: RightView}}, "key": {{query: "topic=t&key=k", right: RightView}},
-	"schedule": {{query: "topic=t&name=n", right: RightView}},
-	"confirm":  ofActs("confirm"), "act": ofActs("act"),
+	"schedule": {{query: "topic=t&name=n", right: RightView}}, "flow": {{query: "topic=t&id=f", right: RightView}},
+	"confirm": ofActs("confirm"), "act": ofActs("act"),
 	"bulk":   {{query: "run=1", right: RightView}},
 	"stop":   {{query: "run=1", right: RightBury}, {query: "run=2", right: RightCancel}},
 	"pause":  {{query: "topic=t", right: RightPause}},
@@ -114,6 +114,10 @@ func rightsWorld(t *testing.T) (*delayqtest.TestQueue, *Handler, *ruling) {
 	put("t", "d")
 	require.NoError(t, q.Client.Bury(ctx, "t", "d", "a test"))
 	require.NoError(t, q.Client.Schedule(ctx, "t", "n", delayq.Every(time.Hour), nil))
+	flow := delayq.NewFlow("t", "f", nil).Deadline(time.Hour)
+	flow.AddJob("t", "first", nil)
+	_, err := q.Client.Start(ctx, flow)
+	require.NoError(t, err)
 	p := &ruling{asked: make(map[Right][]string)}
 	h, err := New(q.Inspector, Actions(q.Client), Authorize(p.authorize))
 	require.NoError(t, err)

@@ -28,6 +28,7 @@ var counterNames = []delayq.Counter{
 	delayq.CounterEnqueued, delayq.CounterTaken, delayq.CounterAcked, delayq.CounterAgain, delayq.CounterRetried, delayq.CounterSnoozed,
 	delayq.CounterBuried, delayq.CounterRevived, delayq.CounterCancelled, delayq.CounterExpired, delayq.CounterReclaimed,
 	delayq.CounterPrunedDead, delayq.CounterFired, delayq.CounterSkipped, delayq.CounterMissed, delayq.CounterTombed, delayq.CounterDebounced, delayq.CounterUndelivered, delayq.CounterRepaired, delayq.CounterAwaited,
+	delayq.CounterFlows, delayq.CounterFlowsFailed, delayq.CounterFlowStepsFailed,
 }
 
 // CounterRows returns the counters.
@@ -52,6 +53,12 @@ func (v *view) Chart(f forecast) template.HTML {
 
 // HasCursor reports whether the page is a later one.
 func (v *view) HasCursor() bool { return v.query.Get("cursor") != "" }
+
+// Sees reports whether the request may see a topic.
+func (v *view) Sees(topic string) bool { return v.h.views(v, topic) }
+
+// HasFrom reports whether the page of a flow begins with a later step.
+func (v *view) HasFrom() bool { return v.query.Get("from") != "" }
 
 // ConfirmURL is where the choice of jobs goes.
 func (p *jobsPage) ConfirmURL() string {

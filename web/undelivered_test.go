@@ -21,7 +21,7 @@ import (
 func TestJobsThatWereHandedOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := world(t)
-		key := func(name string) string { return q.Prefix + ":{report}:serve:" + name }
+		key := func(name string) string { return q.Prefix + ":{report}:all:" + name }
 		h := page(t, q, web.Every(time.Second))
 		target := link("topic", "topic", "report")
 		before := get(t, h, target).Body.String()

@@ -266,6 +266,7 @@ func init() {
 		"payload":   {right: RightPayload, show: (*Handler).payload, topic: true, plain: true},
 		"find":      {right: RightView, show: (*Handler).find, plain: true},
 		"failures":  {right: RightView, show: (*Handler).failures},
+		"flow":      {right: RightView, show: (*Handler).flow, topic: true},
 		"keys":      {right: RightView, show: (*Handler).keys, topic: true},
 		"key":       {right: RightView, show: (*Handler).key, topic: true},
 		"servers":   {right: RightView, show: (*Handler).servers},
