@@ -199,6 +199,7 @@ type request struct {
 	Every int64 `json:"every,omitempty"` // of a schedule
 	From  int   `json:"from,omitempty"`  // of a page
 	Times int   `json:"times,omitempty"`
+	Steps int   `json:"steps,omitempty"` // of a flow
 
 	Connect *connect `json:"connect,omitempty"`
 }

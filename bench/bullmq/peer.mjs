@@ -161,6 +161,20 @@ const requests = {
     return { waits };
   },
 
+  /** Starts n flows: a job of the first topic waits for that many steps, which are jobs of the second. */
+  async flows({ topics: [last, topic], callers, n, steps, size }) {
+    const producer = new bullmq.FlowProducer({ connection });
+    producer.on('error', failed);
+    const opts = { removeOnComplete: true };
+    await parallel(callers, n, (f) => {
+      const step = (_, i) => ({ name: 'step', queueName: topic, data: data(f * steps + i, size), opts });
+      const children = Array.from({ length: steps }, step);
+      return producer.add({ name: 'last', queueName: last, data: data(f, size), opts, children });
+    });
+    await producer.close();
+    return {};
+  },
+
   /** Waits for the first start. */
   async begun() {
     await run.begun;
