@@ -101,7 +101,7 @@ func TestKillAtEachLineOfAHandOver(t *testing.T) {
 		}
 		return task
 	}, func(i int, l line) {
-		stored, err := b.direct.ZCard(t.Context(), root("t", i)+"serve:parcels").Result()
+		stored, err := b.direct.ZCard(t.Context(), root("t", i)+"all:parcels").Result()
 		require.NoError(t, err)
 		require.EqualValues(t, l.stored, stored, l.name)
 		sent, err := b.direct.HLen(t.Context(), root("next", i)+"pool").Result()

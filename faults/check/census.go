@@ -228,7 +228,7 @@ func Empty(s *State) (violations []Violation) {
 		if n := len(t.Parcels); n > 0 {
 			violations = append(violations, Violation{Rule: "I11", Topic: name, Text: fmt.Sprintf("%d parcels left", n)})
 		}
-		for target := range t.Hashes["serve:plans"] {
+		for target := range t.Hashes["all:plans"] {
 			if target != "#" && target != "##" {
 				violations = append(violations, Violation{Rule: "I12", Topic: name, Text: fmt.Sprintf("the plan of parcels for %q is left", target)})
 			}

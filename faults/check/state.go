@@ -46,7 +46,7 @@ type Topic struct {
 	Waiting map[string]float64           // name of a schedule → the slot that waits
 	Parcels map[string]float64           // what runs have handed over
 	Refused []string                     // parcels that their targets have refused
-	Hashes  map[string]map[string]string // attempts, errors, moved, keyed, rules, results, meta, stats, schedules, fired, runs, all:notes, serve:plans
+	Hashes  map[string]map[string]string // attempts, errors, moved, keyed, rules, results, meta, stats, schedules, fired, runs, all:notes, all:plans
 	Keys    map[string]Key               // receipts and what is not known
 	Types   map[string]string            // of the keys above
 }
@@ -68,7 +68,8 @@ var types = map[string]string{
 	"schedules": "hash", "slots": "zset", "waiting": "zset", "fired": "hash", "runs": "hash",
 	"idle": "zset", "keyed": "hash", "lane": "zset", "turn": "zset", "rules": "hash", "held": "zset",
 	"parked": "zset", "holders": "zset", "rates": "zset", "blockers": "zset", "lags": "zset", "all:notes": "hash",
-	"serve:parcels": "zset", "serve:plans": "hash", "serve:undelivered": "list",
+	"all:parcels": "zset", "all:plans": "hash", "all:undelivered": "list",
+	"all:flows": "hash", "all:steps": "hash",
 }
 
 // Read reads the state. Nothing else should be going on.
@@ -227,9 +228,9 @@ func (t *Topic) read(ctx context.Context, rdb redis.UniversalClient, name, part,
 		return zset(ctx, rdb, name, t.Slots)
 	case "waiting":
 		return zset(ctx, rdb, name, t.Waiting)
-	case "serve:parcels":
+	case "all:parcels":
 		return zset(ctx, rdb, name, t.Parcels)
-	case "serve:undelivered":
+	case "all:undelivered":
 		t.Refused, err = ids(ctx, rdb, name)
 	case "ready":
 		t.Ready, err = ids(ctx, rdb, name)

@@ -80,6 +80,10 @@ func (t *Topic) notes(bad func(id, format string, args ...any)) {
 			if !strings.HasPrefix(note, nonce) || !strings.Contains(note, strconv.Itoa(len(name))+":"+name) {
 				bad(id, "result of the step %q, which no note names", name)
 			}
+		case 'l':
+			if record := t.Pool[rest]; len(record) < nonceLen || !strings.HasPrefix(value, record[:nonceLen]) {
+				bad(rest, "link of no job or of an earlier one")
+			}
 		case 'w', 'e':
 		default:
 			bad(field, "undocumented field of notes")

@@ -78,7 +78,7 @@ func loseParcels(ctx context.Context, rdb *redis.Client) (lost int) {
 		var popped []*redis.ZSliceCmd
 		_, _ = rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error { // each has its error
 			for _, topic := range all {
-				popped = append(popped, pipe.ZPopMin(ctx, prefix+":{"+topic+"}:serve:parcels"))
+				popped = append(popped, pipe.ZPopMin(ctx, prefix+":{"+topic+"}:all:parcels"))
 			}
 			return nil
 		})
