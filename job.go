@@ -164,6 +164,7 @@ const (
 	DueRevive     DueReason = "revive"
 	DueDebounce   DueReason = "debounce" // a burst of calls with Debounce puts it off
 	DueLatest     DueReason = "latest"   // a call with Latest has given it another payload
+	DueJoin       DueReason = "join"     // of the last step of a [Flow]: the other steps have ended, or it has failed
 	DueBury       DueReason = "bury"     // dead by Client.Bury or Apply: when it would have been due
 )
 

@@ -302,7 +302,8 @@ func losesOne(f *queuetest.Fixture, which string) (*delayq.Client, *redistest.Fa
 	o := redistest.Faulty(f.RDB, fault)
 	o.MaxRetries = -1
 	rdb := redis.NewClient(o)
-	f.T.Cleanup(func() { rdb.Close() })
+	f.T.Cleanup(func() { _ = rdb.Close() })
+	redistest.InRoles(f.T, rdb)
 	return delayq.NewClient(rdb, delayq.Prefix(f.Prefix)), fault
 }
 

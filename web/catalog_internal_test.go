@@ -127,7 +127,7 @@ func TestCatalogHasEveryKey(t *testing.T) {
 	for _, code := range codes {
 		all("reason.", code[1])
 	}
-	all("duereason.", string(delayq.DueRetry), string(delayq.DueSnooze), string(delayq.DueReschedule), string(delayq.DueRevive), string(delayq.DueBury))
+	all("duereason.", string(delayq.DueRetry), string(delayq.DueSnooze), string(delayq.DueReschedule), string(delayq.DueRevive), string(delayq.DueJoin), string(delayq.DueBury))
 	all("kind.", string(delayq.KindError), string(delayq.KindPanic), string(delayq.KindGoexit), string(delayq.KindTimeout),
 		string(delayq.KindLeaseLost), string(delayq.KindUndecodable), string(delayq.KindBuried))
 	for _, s := range stepStates {
