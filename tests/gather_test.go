@@ -247,8 +247,12 @@ func TestGatherIsChecked(t *testing.T) {
 		require.ErrorIs(t, err, delayq.ErrInvalid)
 		require.ErrorContains(t, err, wrong.want)
 	}
+	all := delayq.NewServer(rdb, delayq.Pool("p", 2), delayq.InPool("p"))
+	err := all.HandleBatch("a", func(context.Context, []*delayq.Job) error { return nil }, delayq.Gather(delayq.GatherWindow{Wait: time.Second, ByKey: true}))
+	require.ErrorIs(t, err, delayq.ErrInvalid)
+	require.ErrorContains(t, err, "GatherWindow.ByKey and InPool")
 	server := delayq.NewServer(rdb)
-	err := server.HandlerFunc("a", queuetest.Nothing, delayq.Gather(delayq.GatherWindow{Wait: time.Second}))
+	err = server.HandlerFunc("a", queuetest.Nothing, delayq.Gather(delayq.GatherWindow{Wait: time.Second}))
 	require.ErrorContains(t, err, "Gather is for HandleBatch")
 }
 

@@ -123,8 +123,8 @@ func TestLivezSeesEachLoop(t *testing.T) {
 			b.Enqueue("many.1", "1")
 			b.Enqueue("many.2", "1")
 		}},
-		// go-redis connects again while it waits for a message, for which it has 30 s.
-		{at: "dial", loop: "control", patience: time.Second, call: 37 * time.Second, prepare: func(_ *queuetest.Bubble, w *queuetest.Wire) { w.Deafen() }},
+		// A dial and a call have 8 s together.
+		{at: "dial", loop: "control", patience: time.Second, call: 8 * time.Second, prepare: func(_ *queuetest.Bubble, w *queuetest.Wire) { w.Deafen() }},
 	} {
 		t.Run(c.at, func(t *testing.T) {
 			if c.at == "log wait failed" {

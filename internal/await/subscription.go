@@ -3,24 +3,20 @@ package await
 import (
 	"context"
 	"errors"
-	"net"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/link"
+	"github.com/delayq/delayq/internal/listen"
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
 )
 
-const (
-	// silence is how long the channel can be silent before the connection is tested.
-	silence = 30 * time.Second
-
-	// deafFor is how long a client that may not subscribe waits until it asks again.
-	deafFor = time.Minute
-)
+// deafFor is how long a client that may not subscribe waits until it asks again.
+const deafFor = time.Minute
 
 // A subscription is that of a client, from the first wait until linger after the last one.
 type subscription struct {
@@ -96,35 +92,14 @@ func (s *subscription) run() {
 
 // hear subscribes, and reads messages until something fails.
 func (s *subscription) hear() error {
-	sub := s.of.Redis.Subscribe(s.ctx, s.of.channel)
-	stop := context.AfterFunc(s.ctx, func() { _ = sub.Close() }) // it ends a pending Receive
-	defer func() {
-		if stop() {
-			_ = sub.Close()
+	return listen.Read(s.ctx, s.of.Redis, []string{s.of.channel}, link.CallTimeout, func(msg any) {
+		switch m := msg.(type) {
+		case *redis.Message:
+			s.of.told(m.Payload)
+		case *redis.Subscription:
+			s.subscribed()
 		}
-	}()
-	asked := false
-	var timeout net.Error
-	for {
-		msg, err := sub.ReceiveTimeout(s.ctx, silence)
-		switch {
-		case err == nil:
-			asked = false
-			switch m := msg.(type) {
-			case *redis.Message:
-				s.of.told(m.Payload)
-			case *redis.Subscription:
-				s.subscribed()
-			}
-		case errors.As(err, &timeout) && timeout.Timeout() && !asked:
-			asked = true
-			if err := sub.Ping(s.ctx); err != nil {
-				return err
-			}
-		default:
-			return err
-		}
-	}
+	})
 }
 
 // told looks at the jobs that a message is about.

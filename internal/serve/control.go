@@ -2,12 +2,11 @@ package serve
 
 import (
 	"context"
-	"errors"
-	"net"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/delayq/delayq/internal/listen"
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
@@ -76,55 +75,24 @@ func (s *Server) listenLoop(ctx context.Context, call string, rdb redis.Universa
 	}
 }
 
-// ControlSilence is how long a channel can be silent before the connection is tested.
-const ControlSilence = 30 * time.Second
-
 // listen subscribes and dispatches messages until something fails. It calls heard after every
 // message from Redis.
 func (s *Server) listen(ctx context.Context, rdb redis.UniversalClient, channels []string, subscribed, heard func()) error {
-	g := loop.SignOf(ctx)
-	dials := s.dialTimeout + CallTimeout // each of the following calls can make a connection
-	g.Rest(dials)
-	sub := rdb.Subscribe(ctx, channels...)
-	// Close ends a pending Receive. Its error is about a connection that is no longer needed.
-	stop := context.AfterFunc(ctx, func() { _ = sub.Close() })
-	defer func() {
-		if stop() {
-			_ = sub.Close()
-		}
-	}()
-	asked := false
-	var timeout net.Error
-	for {
-		g.Rest(dials + ControlSilence)
-		msg, err := sub.ReceiveTimeout(ctx, ControlSilence)
-		g.Turn()
-		switch {
-		case err == nil:
-			asked = false
-			heard()
-			switch m := msg.(type) {
-			case *redis.Message:
-				if m.Channel == script.ControlChannel(s.Config.Prefix) {
-					s.obey(m.Payload)
-				} else if t := s.Topics.Get(m.Payload); t != nil {
-					t.ring()
-				}
-			case *redis.Subscription:
-				if m.Count == len(channels) {
-					subscribed()
-				}
+	return listen.Read(ctx, rdb, channels, s.dialTimeout+CallTimeout, func(msg any) {
+		heard()
+		switch m := msg.(type) {
+		case *redis.Message:
+			if m.Channel == script.ControlChannel(s.Config.Prefix) {
+				s.obey(m.Payload)
+			} else if t := s.Topics.Get(m.Payload); t != nil {
+				t.ring()
 			}
-		case errors.As(err, &timeout) && timeout.Timeout() && !asked:
-			asked = true
-			g.Rest(dials)
-			if err := sub.Ping(ctx); err != nil {
-				return err
+		case *redis.Subscription:
+			if m.Count == len(channels) {
+				subscribed()
 			}
-		default:
-			return err
 		}
-	}
+	})
 }
 
 // obey carries out a message.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/link"
+	"github.com/delayq/delayq/internal/listen"
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/schedule"
@@ -157,6 +158,7 @@ func (s *Server) connect() {
 	for _, rdb := range []redis.UniversalClient{s.Calls, s.takes, s.blocking} {
 		rdb.AddHook(loop.SignHook{})
 	}
+	s.Calls.AddHook(listen.Hook{})
 	s.answerTimeout, s.dialTimeout = link.AnswerTimeout(s.Redis), link.DialTimeout(s.Redis)
 	_, s.pulse.Cluster = s.Redis.(*redis.ClusterClient)
 	s.Scripts = script.Caller{RDB: script.NewFelt(s.Calls, &s.pulse), Hooks: s.Config.Listener}
