@@ -48,7 +48,9 @@ func TestTakesFarFromLimits(t *testing.T) {
 				var hooks queuetest.HookLog
 				require.NoError(b, b.Client.SetLimits(b.Context(), "a", c.limits))
 				storeMany(b, "a", jobs)
-				b.Serve("a", c2.handler(0), delayq.Concurrency(64), delayq.Hooks(&hooks))
+				// while a take is under way, everything else happens, whatever the scheduler does
+				b.Serve("a", c2.handler(0), delayq.Concurrency(64),
+					delayq.Hooks(&hooks, slow("take", time.Millisecond), slow("ack", time.Millisecond)))
 				for range 600 {
 					if b.Pass(100 * time.Millisecond); b.Stats("a").Ready+b.Stats("a").Running == 0 {
 						break
