@@ -422,6 +422,10 @@ func (c *Client) operationOf(r *commit.Row) *commit.Op {
 			o.Settle(err)
 		}
 		o.Fresh = e
+	case commit.RowFlow:
+		if err := c.startOf(r, o); err != nil {
+			o.Settle(err)
+		}
 	case commit.RowCancel:
 		o.Kind, o.Tomb = commit.Cancel, r.Tomb(c.o.tombs)
 	case commit.RowReschedule:
@@ -434,7 +438,7 @@ func (c *Client) operationOf(r *commit.Row) *commit.Op {
 			return part
 		}
 		o.Kind = commit.Enqueue
-		o.Settle(fmt.Errorf("%w: row of the kind %d, this release knows up to %d", ErrInvalid, r.Kind, commit.RowReschedule))
+		o.Settle(fmt.Errorf("%w: row of the kind %d, this release knows up to %d", ErrInvalid, r.Kind, commit.RowFlow))
 	}
 	return o
 }
@@ -478,8 +482,9 @@ func (c *Client) rowSent(ctx context.Context, r *commit.Row, o *commit.Op) error
 	}
 	switch {
 	case r.Told:
-	case o.Kind == commit.Enqueue && o.Fresh != nil:
-		job, _ := record.DecodeMeta(r.Record) // the whole record was read before it was sent
+	case (o.Kind == commit.Enqueue || o.Kind == commit.FlowStart) && o.Fresh != nil:
+		text, _, _ := r.CutRow()
+		job, _ := record.DecodeMeta(text) // the whole record was read before it was sent
 		c.enqueued(ctx, EnqueueEvent{Topic: r.Topic, ID: r.ID, PayloadSize: job.Size, Err: err}, o)
 	case o.Kind == commit.Cancel:
 		c.dequeued(ctx, o, err)

@@ -256,7 +256,6 @@ func (f *Flow) sealBy(ctx context.Context, c *Client, group bool) error {
 		return err
 	}
 	s.words = append([]any{f.name, flow.Flags(f.ignore, group)}, steps...)
-	s.words = append(s.words, len(f.steps))
 	f.sealed = s
 	return nil
 }
@@ -303,15 +302,15 @@ func (f *Flow) sealSteps(ctx context.Context, c *Client, home flow.Name, group b
 	case f.deadline == 0:
 		errs = append(errs, errors.New("a group needs a Deadline"))
 	}
+	all := make([]commit.StartedStep, len(list))
 	for n := range list {
-		definition := list[n].Definition()
-		size += len(definition) + len(rows[n])
-		words = append(words, definition, len(list[n].After), rows[n])
+		all[n] = commit.StartedStep{Topic: list[n].Topic, Definition: list[n].Definition(), Waits: len(list[n].After), Parcel: rows[n]}
+		size += len(all[n].Definition) + len(rows[n])
 	}
 	if size > flow.MaxBytes {
 		errs = append(errs, fmt.Errorf("the steps have %d bytes together, at most %d are allowed", size, flow.MaxBytes))
 	}
-	return words, errors.Join(errors.Join(few(unfit)...), invalid(few(errs)))
+	return commit.StartWords(all), errors.Join(errors.Join(few(unfit)...), invalid(few(errs)))
 }
 
 // sealStep encodes a step as the parcel that starts it, without its time.

@@ -328,6 +328,41 @@ func (i *Inspector) explainFlow(ctx context.Context, c *circumstances) error {
 	return nil
 }
 
+// SealFlow returns the row of a [Client.Start], and its last step without times. Its errors are
+// those of Start for the same flow.
+func (friends) SealFlow(ctx context.Context, c *Client, f *Flow) (commit.Row, *Job, error) {
+	if err := f.sealBy(ctx, c, false); err != nil {
+		return commit.Row{}, nil, script.Place{Call: commit.FlowStart.Name, Topic: f.Job().Topic, Job: f.Job().ID}.At(err)
+	}
+	e := &f.sealed.last
+	row := commit.Row{
+		Topic: e.op.Topic, ID: e.op.ID, Replace: replacesText(&e.opts), Record: string(e.fresh.Draft), DueIn: e.opts.DueIn,
+	}
+	return commit.FlowRow(row, f.sealed.words), storedJob(&e.op, e.job.Payload, ErrUnknownOutcome), nil
+}
+
+// startOf makes an operation that of the row of a start. The deadline counts from when the row was
+// made.
+func (c *Client) startOf(r *commit.Row, o *commit.Op) error {
+	o.Kind = commit.FlowStart
+	job, rest, err := r.CutRow()
+	if err != nil {
+		return err
+	}
+	words, err := commit.FlowWords(rest)
+	if err != nil {
+		return err
+	}
+	if err := flow.CheckWords(words); err != nil {
+		return err
+	}
+	last := *r
+	last.Record = job
+	o.Fresh, err = c.enqueueingOf(&last)
+	o.Flow = &commit.FlowPart{Words: words}
+	return err
+}
+
 // A joining is how a job becomes a step of a flow.
 type joining struct {
 	record.Flow

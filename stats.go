@@ -49,7 +49,7 @@ type TopicStats struct {
 
 	// Parcels is the number of jobs that runs of this topic have handed over with [Job.Then], and
 	// that are not yet passed on to their topics. It is 0 within milliseconds unless a target
-	// cannot be reached.
+	// cannot be reached. What flows have to send counts too: of one call, up to 100 as one.
 	Parcels int64
 	// OldestParcel is when the run that has handed over the oldest of Parcels ended, as far as the
 	// first job for each of 20 target topics shows it. These are fewer if their jobs exceed 1 MiB.
@@ -59,6 +59,10 @@ type TopicStats struct {
 	// Flows is the number of flows whose last step is a job of this topic: those that are open, and
 	// those whose last step has not ended or is dead. See [Flow].
 	Flows int64
+	// FlowsAtRisk is the number of those that are open and have a step that has ended badly, which
+	// they ignore or others make good, although half of the time to their deadline has passed. It
+	// is counted among about 500 flows of the topic.
+	FlowsAtRisk int64
 
 	Schedules    int64 // of the topic, including paused and ended ones
 	WaitingSlots int64 // schedules with a slot that waits for the end of the last run
@@ -253,7 +257,8 @@ func (i *Inspector) read(ctx context.Context, topics []string, others ...redis.C
 // skew is how far the clocks of the nodes of a Cluster may differ. Stats has that of one of them.
 const skew = time.Minute
 
-// readOverdue reads what is due in those topics in which something can be, and the age of parcels.
+// readOverdue reads what is due in those topics in which something can be, the age of parcels, and
+// which flows are at risk.
 func (i *Inspector) readOverdue(ctx context.Context, reads []*topicRead, now time.Time) {
 	if _, cluster := i.rdb.(*redis.ClusterClient); cluster {
 		now = now.Add(skew)
@@ -263,7 +268,7 @@ func (i *Inspector) readOverdue(ctx context.Context, reads []*topicRead, now tim
 		if r.err != nil {
 			continue
 		}
-		if r.due = r.ready() > 0 || isPast(r.head, now); r.due || r.parcels.Val() > 0 {
+		if r.due = r.ready() > 0 || isPast(r.head, now); r.due || r.parcels.Val() > 0 || r.flows.Val() > 0 {
 			r.inspect = script.NewCall(script.Inspect, r.keys.Topic, 0, r.keys.Of(script.Inspect, ""), nil)
 			calls = append(calls, r.inspect)
 		}
@@ -314,6 +319,7 @@ func (r *topicRead) stats(now time.Time) (TopicStats, error) {
 		if s.Parcels > 0 {
 			s.OldestParcel = orZero(r.inspect.Reply.Number(5))
 		}
+		s.FlowsAtRisk = r.inspect.Reply.Number(6)
 	}
 	pause := script.Reply(r.pause.Val())
 	for _, p := range record.DecodePauses(pause.Text(2), now.UnixMilli()) {

@@ -380,6 +380,9 @@ func (o *serverOptions) joinPool(h *handlerOptions) (errs []error) {
 	if len(h.classes) > 0 {
 		weight = classWeight
 	}
+	if pooled && h.window != nil && h.window.ByKey {
+		errs = append(errs, errors.New("GatherWindow.ByKey and InPool: only one of them can be given"))
+	}
 	switch {
 	case h.above != nil:
 		h.pool, h.pooled = h.above.pool, true

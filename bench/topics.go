@@ -19,10 +19,11 @@ import (
 // topicSlots is the concurrency of each of many topics.
 const topicSlots = 10
 
-// manyTopics measures what a server of n topics holds open and asks for while
-// it has nothing to do, how late jobs for now start on random topics, and how
-// many connections it has while jobs of all topics run. Each topic has one job
-// that is due in an hour. The peers have their default intervals.
+// manyTopics measures three things of a server with n topics: the connections
+// and calls that it needs at rest, how late jobs start that are due at once on
+// random topics, and how many connections it has while jobs of all topics run.
+// Each topic has one job that is due in an hour. The peers have their default
+// intervals.
 func manyTopics(n int) func(context.Context, *bench, peer) (sample, error) {
 	return func(ctx context.Context, b *bench, p peer) (_ sample, err error) {
 		var handle atomic.Pointer[func(delivery)]
@@ -172,8 +173,8 @@ func (b *bench) conns(ctx context.Context) (int, error) {
 	return strings.Count(list, " name="+serverName+" "), nil
 }
 
-// watchConns looks at the connections of servers all the time. The function it
-// returns ends that and says how many there were at most.
+// watchConns counts the connections of servers again and again. The function
+// that it returns ends that, and returns the largest count.
 func (b *bench) watchConns(ctx context.Context) (end func() (int, error)) {
 	const pause = 50 * time.Millisecond
 	ctx, cancel := context.WithCancel(ctx)
@@ -245,8 +246,8 @@ func sumCalls(text string, commands map[string]bool) (sum int64, err error) {
 	return sum, nil
 }
 
-// wakes measures how many takes one job causes that ten idle servers wait for.
-// What idle servers take by themselves is in it.
+// wakes measures how many takes one job causes while ten idle servers wait for
+// it. The takes of idle servers without a job are counted too.
 func wakes(ctx context.Context, b *bench, p peer) (_ sample, err error) {
 	const servers = 10
 	const calm = 300 * time.Millisecond // from one job to the next

@@ -64,17 +64,47 @@ local function flow_named(id, name)
   return opened[id] and opened[id].name == name and opened[id]
 end
 
+-- read_at reads steps by their fields, which name the flow and the number.
+local function read_at(fields)
+  local names = {}
+  for i, key in ipairs(fields) do
+    names[2 * i - 1], names[2 * i] = key, key .. 's'
+  end
+  local found = redis.call('HMGET', steps, unpack(names))
+  for i, key in ipairs(fields) do
+    local definition, state = found[2 * i - 1], found[2 * i]
+    local one = false
+    if definition and state then
+      -- For most steps no other one waits. Then the definition ends with a colon.
+      one = string.byte(definition, -1) == 58 and {after = '', unread = definition}
+        or read_step(definition)
+    end
+    if one then
+      one.state, one.field = state, key
+    end
+    known[key] = one or false
+  end
+end
+
 local function step_at(flow, n)
   local key = flow.name .. n
   if known[key] == nil then
-    local found = redis.call('HMGET', steps, key, key .. 's')
+    read_at({key})
     looks = looks + 1
-    known[key] = found[1] and found[2] and read_step(found[1]) or false
-    if known[key] then
-      known[key].state, known[key].field, known[key].number = found[2], key, tonumber(n, 16)
-    end
   end
   return known[key]
+end
+
+-- whole returns a step with its policy and its topic. It returns nothing if these are damaged.
+local function whole(one)
+  if one and one.unread then
+    local read = read_step(one.unread)
+    if not read then
+      return
+    end
+    one.unread, one.policy, one.topic = nil, read.policy, read.topic
+  end
+  return one
 end
 
 local function put(one, state)
@@ -97,6 +127,8 @@ local function keep_output(flow, one, text)
   return string.sub(text, from, from + size - 1)
 end
 
+local stamp = string.format(' %.0f ', now)
+
 -- finish notes the end of a step, and what follows for those that wait for it. cause is the number
 -- of the step because of which it has ended badly.
 local function finish(flow, n, letter, text)
@@ -106,12 +138,12 @@ local function finish(flow, n, letter, text)
     local one = step_at(flow, queue[at][1])
     at = at + 1
     if one and not ended_state(one.state) then
-      cause = cause or one.number
+      cause = cause or tonumber(string.sub(one.field, 9), 16)
       rest = how == 'o' and keep_output(flow, one, rest) or brief(rest)
       if string.find(one.state, '^w') then
         drops[#drops + 1] = one.field .. 'r'
       end
-      put(one, how .. string.format(' %.0f ', now) .. rest)
+      put(one, how .. stamp .. rest)
       flow.left, touched[flow.id], changes = flow.left - 1, flow, changes + 1
       if how ~= 'o' then
         flow.failed, failures = flow.failed + 1, failures + 1
@@ -120,7 +152,7 @@ local function finish(flow, n, letter, text)
         end
       end
       for i = 1, #one.after, 8 do
-        local child = step_at(flow, string.sub(one.after, i, i + 7))
+        local child = whole(step_at(flow, string.sub(one.after, i, i + 7)))
         local waits = child and tonumber(string.match(child.state, '^w (%d+)$') or nil)
         if waits and how ~= 'o' and child.policy ~= 'i' then
           queue[#queue + 1] = {string.sub(one.after, i, i + 7), 'k', string.format('%.0f', cause),
@@ -136,20 +168,44 @@ local function finish(flow, n, letter, text)
   end
 end
 
-local handled = 0
+-- ahead reads the steps of some ends at once, and returns where in each of them its flow begins.
+local function ahead(from, till)
+  local starts, fields = {}, {}
+  for at = from, till do
+    local size, start = string.match(ends[at], '^(%d+):()')
+    starts[at] = size and start + size
+    local key = size and string.sub(ends[at], start + size, start + size + 15) or ''
+    if #key == 16 and known[key] == nil then
+      fields[#fields + 1] = key
+    end
+  end
+  if #fields > 0 then
+    read_at(fields)
+  end
+  return starts
+end
+
+local handled, starts = 0, nil
 for at = first, #ends do
   if at > first and (changes >= 1000 or looks >= 4000 or bytes >= 1048576) then
     break
   end
-  handled = handled + 1
-  local text = ends[at]
-  local size, from = string.match(text, '^(%d+):()')
-  local stop = size and from + size or #text
-  local flow = size and flow_named(string.sub(text, from, stop - 1),
+  if handled % 100 == 0 then
+    starts = ahead(at, math.min(at + 99, #ends))
+  end
+  handled, looks = handled + 1, looks + 1
+  local text, stop = ends[at], starts[at]
+  local from = stop and string.find(text, ':', 1, true) + 1
+  local flow = stop and flow_named(string.sub(text, from, stop - 1),
     string.sub(text, stop, stop + 7))
-  if flow then
-    finish(flow, string.sub(text, stop + 8, stop + 15), string.sub(text, stop + 16, stop + 16),
-      string.sub(text, stop + 17))
+  local one = flow and step_at(flow, string.sub(text, stop + 8, stop + 15))
+  local letter = string.sub(text, stop + 16, stop + 16)
+  if one and letter == 'o' and one.after == '' and string.find(one.state, '^s ') then
+    -- Most ends are such. The same as finish.
+    put(one, 'o' .. stamp .. keep_output(flow, one, string.sub(text, stop + 17)))
+    flow.left, touched[flow.id], changes = flow.left - 1, flow, changes + 1
+  elseif one then
+    finish(flow, string.sub(one.field, 9), letter, string.sub(text, stop + 17))
   end
 end
 

@@ -18,9 +18,11 @@ do
   local notes, parcels, plans = KEYS[22], KEYS[23], KEYS[24]
   local channel, topic, jobs, first = ARGV[3], ARGV[4], ARGV, 5
 
-  local links, list = {}, {}
-  for i = tonumber(table.remove(jobs)), 1, -1 do
-    links[jobs[first + (i - 1) * 4]] = table.remove(jobs)
+  local links, list, total = {}, {}, tonumber(jobs[#jobs])
+  jobs[#jobs] = nil
+  for i = total, 1, -1 do
+    local at = first + 4 * total + i - 1
+    links[jobs[first + (i - 1) * 4]], jobs[at] = jobs[at], nil
   end
   function replaced.linked(id, record)
     if links[id] ~= '' then

@@ -8,16 +8,14 @@
 -- Returns {'ok', now, marks}: one letter a step, p if the job is there, u if it is not, and news
 -- are on the way to the home. -: neither. Then the step is lost.
 -- Cost: O(jobs + log N).
--- Uses: now parcels
+-- Uses: now parcels bound_for
 local notes, parcels = KEYS[1], KEYS[2]
 local home, jobs, first, width = ARGV[1], ARGV, 2, 2
 
-local front = parcel_front(home)
-local news = redis.call('ZRANGEBYLEX', parcels, '[' .. front, '(' .. front .. 'g', 'LIMIT', 0, 1)
-local marks = {}
+local news, marks = bound_for(parcels, home), {}
 for at = first, #jobs, width do
   local link = redis.call('HGET', notes, 'l' .. jobs[at]) or ''
-  local mark = #news > 0 and 'u' or '-'
+  local mark = news and 'u' or '-'
   if string.sub(link, 9, 24) == jobs[at + 1] then
     mark = 'p'
   end

@@ -11,7 +11,9 @@
 -- ARGV[4]    topic    the topic's name, for the control channel
 -- ARGV[5..]  jobs     the job of replace; then the name of the flow (8 random bytes) and its flags;
 --                     for each step its definition, for how many steps it waits, and its parcel
---                     without the time; and the number of steps
+--                     without the time (empty if it waits for none); for each bundle of parcels of
+--                     steps that start at once its target and its text without the time; and the
+--                     numbers of steps and of bundles
 --
 -- The other keys and arguments, and the reply, are those of replace. If the last step is not
 -- stored, nothing is. Steps that wait for no others start at once: their parcels are stored. At
@@ -24,12 +26,15 @@ do
   local flows, steps = KEYS[25], KEYS[26]
   local channel, topic, jobs, first = ARGV[3], ARGV[4], ARGV, 5
 
-  local total, list, last, nonce = tonumber(table.remove(jobs)), {}, jobs[first], nil
-  for i = 3 * total, 1, -1 do
-    list[i] = table.remove(jobs)
+  local total, loads = tonumber(jobs[#jobs - 1]), tonumber(jobs[#jobs])
+  local list, last, nonce = {}, jobs[first], nil
+  local name, flags, base = jobs[first + 4], jobs[first + 5], first + 5
+  for i = 1, 3 * total + 2 * loads do
+    list[i] = jobs[base + i]
   end
-  local flags = table.remove(jobs)
-  local name = table.remove(jobs)
+  for i = #jobs, first + 4, -1 do
+    jobs[i] = nil
+  end
 
   function replaced.linked(_, record)
     nonce = string.sub(record, 1, 8)
@@ -42,26 +47,27 @@ do
     redis.call('ZCARD', parcels)
     redis.call('HGET', plans, '#')
     local before = redis.call('HGET', flows, last)
-    local fields, roots = {}, {}
+    local fields, size, roots, started = {}, 0, {}, string.format('s %.0f', now)
     if before and string.sub(before, 1, 8) ~= name then -- an earlier release has ended it
       roots[1], roots[2] = topic, '5' .. #last .. ':' .. last .. string.sub(before, 1, 8) .. 'e'
     end
     for n = 0, total - 1 do
       local definition, left, row = list[3 * n + 1], list[3 * n + 2], list[3 * n + 3]
       local field = name .. string.format('%08x', n)
-      fields[#fields + 1], fields[#fields + 2] = field, definition
-      fields[#fields + 1] = field .. 's'
+      fields[size + 1], fields[size + 2], fields[size + 3] = field, definition, field .. 's'
       if left == '0' then
-        fields[#fields + 1] = string.format('s %.0f', now)
-        roots[#roots + 1], roots[#roots + 2] = read_step(definition).topic, row
+        fields[size + 4], size = started, size + 4
       else
-        fields[#fields + 1] = 'w ' .. left
-        fields[#fields + 1], fields[#fields + 2] = field .. 'r', row
+        fields[size + 4], fields[size + 5], fields[size + 6] = 'w ' .. left, field .. 'r', row
+        size = size + 6
       end
-      if #fields > 900 or n == total - 1 then
+      if size > 900 or n == total - 1 then
         redis.call('HSET', steps, unpack(fields))
-        fields = {}
+        fields, size = {}, 0
       end
+    end
+    for i = 3 * total + 1, 3 * total + 2 * loads do
+      roots[#roots + 1] = list[i]
     end
     redis.call('HSET', flows, last, flow_text({name = name, state = 'o', flags = flags,
       total = total, left = total, failed = 0, bytes = 0, started = now, why = '-'}))

@@ -13,24 +13,13 @@
 -- Returns {'ok', now, numbers, defs, next}: of each such step among 500 its number and its
 -- definition, about 1 MiB of them. next is the from to go on with, 0 at the end.
 -- Cost: O(500 × log N).
--- Uses: now parcels flow
+-- Uses: now parcels bound_for flow
 local flows, steps, parcels = KEYS[1], KEYS[2], KEYS[3]
 local last, name, from, age = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local flow = read_flow(redis.call('HGET', flows, last))
 local total = flow and flow.name == name and flow.total or 0
-local numbers, defs, bytes, on_the_way = {}, {}, 0, {}
-
--- busy reports whether something is on the way to a topic.
-local function busy(topic)
-  if on_the_way[topic] == nil then
-    local from_one = '[' .. parcel_front(topic)
-    local till = '(' .. parcel_front(topic) .. 'g'
-    local some = redis.call('ZRANGEBYLEX', parcels, from_one, till, 'LIMIT', 0, 1)
-    on_the_way[topic] = #some > 0
-  end
-  return on_the_way[topic]
-end
+local numbers, defs, bytes, busy = {}, {}, 0, {}
 
 local stop = math.min(total, from + 500)
 local fields, n = {}, from
@@ -48,7 +37,10 @@ for i, state in ipairs(states) do
     local definition = redis.call('HGET', steps, string.sub(fields[i], 1, 16)) or ''
     local step = read_step(definition)
     bytes = bytes + #definition
-    if step and not busy(step.topic) then
+    if step and busy[step.topic] == nil then
+      busy[step.topic] = bound_for(parcels, step.topic)
+    end
+    if step and not busy[step.topic] then
       numbers[#numbers + 1], defs[#defs + 1] = from + i - 1, definition
     end
   end

@@ -28,6 +28,10 @@ local function field_of(n)
   return name .. string.format('%08x', n)
 end
 
+local function name_of(step)
+  return name .. '=' .. #step.topic .. ':' .. step.topic .. step.id
+end
+
 -- A wrong type must cause an error before the first write.
 redis.call('ZCARD', parcels)
 redis.call('HGET', plans, '#')
@@ -64,20 +68,37 @@ local fields, puts, drops, cancels = {}, {}, {}, {}
 for n = first, stop - 1 do
   fields[#fields + 1], fields[#fields + 2] = field_of(n), field_of(n) .. 's'
 end
-local found = #fields > 0 and redis.call('HMGET', steps, unpack(fields)) or {}
-for i = 1, #fields, 2 do
-  local field, step, state = fields[i], read_step(found[i] or ''), found[i + 1] or ''
-  local started, waits = string.find(state, '^s '), string.find(state, '^w ')
+local one = #fields > 0 and read_step(redis.call('HGET', steps, fields[1]) or '')
+-- Whether the steps have fields with their names, as those of a group have.
+local named = one and redis.call('HEXISTS', steps, name_of(one)) == 1
+-- All steps of most flows have ended when these are deleted. Then none need be read.
+local all_over = mode == 'e' and one and not named and flow and flow.left <= 0
+local found = #fields > 0 and not all_over and redis.call('HMGET', steps, unpack(fields)) or {}
+for i = 1, all_over and #fields or 0, 2 do
+  drops[#drops + 1], drops[#drops + 2] = fields[i], fields[i + 1]
+  if flow.bytes > 0 then
+    drops[#drops + 1] = fields[i] .. 'o'
+  end
+end
+for i = 1, all_over and 0 or #fields, 2 do
+  local field, state = fields[i], found[i + 1] or ''
+  local letter = string.sub(state, 1, 2)
+  local started, waits = letter == 's ', letter == 'w '
+  local step = (started or named or not one) and read_step(found[i] or '')
   if started and step then
     cancels[#cancels + 1] = step.topic
     cancels[#cancels + 1] = '4' .. #step.id .. ':' .. step.id .. field
   end
   if mode == 'e' then
-    for _, tail in ipairs({'', 's', 'r', 'o'}) do
-      drops[#drops + 1] = field .. tail
+    drops[#drops + 1], drops[#drops + 2] = field, fields[i + 1]
+    if letter == 'o ' or letter == '' then
+      drops[#drops + 1] = field .. 'o'
     end
-    if step then
-      drops[#drops + 1] = name .. '=' .. #step.topic .. ':' .. step.topic .. step.id
+    if waits or letter == '' then
+      drops[#drops + 1] = field .. 'r'
+    end
+    if step and (named or not one) then
+      drops[#drops + 1] = name_of(step)
     end
   elseif started or waits then
     puts[#puts + 1] = field .. 's'

@@ -2,6 +2,7 @@ package lua_test
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -199,5 +200,52 @@ func TestGroupTakesAStepOnce(t *testing.T) {
 		require.Len(t, loads, 2)
 		require.Contains(t, loads[0].Text, f.Name+"00000000")
 		require.Contains(t, loads[1].Text, f.Name+"00000002", "the script writes the number into the link")
+	})
+}
+
+// Parcels of flows are stored together, and a plan has at most 500 of them, in their order.
+func TestPlansCountTheParcelsOfBundles(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		f := newFlow([]string{"a"}, make([][]int, 730)...)
+		for n := range f.Steps {
+			f.Steps[n].ID = "step" + strconv.Itoa(n)
+		}
+		require.NoError(t, just(h.TryStart(f)))
+		require.EqualValues(t, 8, waiting(t, h))
+		a, n := NewHand(t, h.RDB, h.Prefix(), "a"), 0
+		for _, most := range []int{500, 230} {
+			one := plan(t, h, "a", "tag")
+			loads := hand.Loads(one)
+			require.Len(t, loads, most)
+			for _, l := range loads {
+				require.Contains(t, l.Text, "step"+strconv.Itoa(n))
+				n++
+			}
+			require.NoError(t, a.Deliver(h.Hand, one).All())
+		}
+		require.Zero(t, waiting(t, h))
+		held := a.Take(730, time.Minute)
+		require.Len(t, held, 730)
+		require.Equal(t, strings.Repeat("o", 730), a.Ack(held...))
+		require.LessOrEqual(t, waiting(t, a), int64(15))
+		relay(t, map[string]*Hand{h.Keys.Topic: h, "a": a})
+		state, _, err := h.TryBegin("last", f.Name)
+		require.NoError(t, err)
+		require.Equal(t, "r -", state)
+	})
+}
+
+// Links of many members are in a hash that is not searched from its front: that took most of the
+// time of an ack.
+func TestLinksAreFound(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		f := newFlow([]string{"a"}, nil, nil)
+		require.NoError(t, just(h.TryStart(f)))
+		form, err := h.RDB.ObjectEncoding(t.Context(), h.Keys.Notes).Result()
+		if err != nil {
+			t.Skip("no Redis, which has several forms of a hash")
+		}
+		require.Equal(t, "hashtable", form)
+		require.Equal(t, []string{"llast"}, h.RDB.HKeys(t.Context(), h.Keys.Notes).Val())
 	})
 }

@@ -1,5 +1,5 @@
--- inspect: reports what is due in a topic and has not started, and since when parcels wait. Writes
--- nothing.
+-- inspect: reports what is due in a topic and has not started, since when parcels wait, and how
+-- many flows are at risk. Writes nothing.
 --
 -- KEYS[1]   pool     hash, job ID to record
 -- KEYS[2]   bucket   zset, job ID scored by due time (Unix ms)
@@ -11,19 +11,21 @@
 -- KEYS[8]   turn     zset, key of waiting jobs scored by its pass
 -- KEYS[9]   held     zset, key scored by the end of its hold (Unix ms)
 -- KEYS[10]  parcels  zset, jobs that ended runs have handed over, by target and number
+-- KEYS[11]  flows    hash, ID of a last step to how far its flow has come
 --
--- Returns {'ok', now, how many of bucket are due, first, laned, oldest}: first has the entry in
--- moved and the first 305 bytes of the record of the first ready job among the first 20 entries, if
--- there is one. laned has the same of the earliest job among the first ones in the lanes of the 20
--- keys whose turn is next, without those that are held. Jobs with records of more than 16 KiB are
--- passed over, because Redis would have to copy all of one. oldest is the earliest time at which
--- the run of a first parcel was acked, 0 if there is none: of at most 20 targets, and of no further
--- ones once these parcels have 1 MiB.
--- Cost: O(log N).
--- Uses: now place parcels
+-- Returns {'ok', now, how many of bucket are due, first, laned, oldest, risky}: first has the entry
+-- in moved and the first 305 bytes of the record of the first ready job among the first 20 entries,
+-- if there is one. laned has the same of the earliest job among the first ones in the lanes of the
+-- 20 keys whose turn is next, without those that are held. Jobs with records of more than 16 KiB
+-- are passed over, because Redis would have to copy all of one. oldest is the earliest time at
+-- which the run of a first parcel was acked, 0 if there is none: of at most 20 targets, and of no
+-- further ones once these parcels have 1 MiB. risky is how many flows are open and have a step that
+-- has ended badly, although half of the time to their deadline has passed: among about 500 flows.
+-- Cost: O(500 × log N).
+-- Uses: now place parcels flow
 local pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local ready, moved, lane, turn, held = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local parcels = KEYS[10]
+local parcels, flows = KEYS[10], KEYS[11]
 
 -- about returns what is told of a job, or nil if its record is gone or large.
 local function about(id)
@@ -76,4 +78,17 @@ for _ = 1, 20 do
   from = target and '(' .. parcel_front(target) .. 'g' or '(' .. one
 end
 
-return {'ok', now, redis.call('ZCOUNT', bucket, 0, now), first or {}, laned or {}, oldest}
+local page, some, starts = redis.call('HSCAN', flows, 0, 'COUNT', 500)[2], {}, {}
+for i = 1, math.min(#page, 1000), 2 do
+  local flow = read_flow(page[i + 1])
+  if flow and flow.state == 'o' and flow.failed > 0 then
+    some[#some + 1], starts[#starts + 1] = page[i], flow.started
+  end
+end
+local risky = 0
+for i, due in ipairs(#some > 0 and redis.call('ZMSCORE', bucket, unpack(some)) or {}) do
+  local half = due and (starts[i] + due) / 2 -- a last step that is not scheduled is past it
+  risky = risky + ((not half or half <= now) and 1 or 0)
+end
+
+return {'ok', now, redis.call('ZCOUNT', bucket, 0, now), first or {}, laned or {}, oldest, risky}

@@ -14,7 +14,7 @@
 -- Returns {'ok', now, done, more}: how many parcels were deleted, and 1 if there are others for the
 -- target.
 -- Cost: O(parcels × log N).
--- Uses: now stats parcels
+-- Uses: now stats parcels bound_for
 local parcels, plans, undelivered, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local target, number, tag = ARGV[1], ARGV[2], ARGV[3]
 local refused, first = ARGV, 4
@@ -47,5 +47,4 @@ if own == number and known == tag then
   end
   count(stats, 'undelivered', #refused - first + 1)
 end
-local more = redis.call('ZRANGEBYLEX', parcels, '[' .. front, '(' .. front .. 'g', 'LIMIT', 0, 1)
-return {'ok', now, done, #more}
+return {'ok', now, done, bound_for(parcels, target) and 1 or 0}

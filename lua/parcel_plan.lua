@@ -11,10 +11,11 @@
 --                       the series; empty: none. Of a list: the last known target
 -- ARGV[4]  floor        with passed: the number of the new plan is greater
 --
--- A plan covers all parcels for its target up to a number, so that every relay sends the same:
--- at most 500, and at most 1 MiB beyond the first one. Until parcel_done has deleted them, every
--- call returns this plan. Its number is greater than that of every earlier plan of the topic, and
--- at least the time in ms. Damaged parcels are moved to undelivered: they do not belong to a plan.
+-- A plan covers all parcels for its target up to a number, so that every relay sends the same: at
+-- most 500, those in bundles counted, and at most 1 MiB beyond the first one. Until parcel_done has
+-- deleted them, every call returns this plan. Its number is greater than that of every earlier plan
+-- of the topic, and at least the time in ms. Damaged parcels are moved to undelivered: they do not
+-- belong to a plan.
 -- Safe to send twice.
 -- Returns {'ok', now, targets}: at most 20, by length and then by name; or {'ok', now, parcels,
 -- number, tag}: of each parcel what follows the number in its member. No parcels: there are none
@@ -26,6 +27,13 @@ local parcels, plans, undelivered, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local target, tag, passed, floor = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 -- set_aside moves a damaged parcel to undelivered.
+-- parts_of returns how many parcels are in one, whose target has a front of that length.
+local function parts_of(one, front)
+  local parts = string.byte(one, front + 28) == 54 -- the format 6
+    and tonumber(string.match(one, '^[%da-f][%da-f][%da-f]', front + 29) or nil, 16)
+  return parts or 1
+end
+
 local damaged, damaged_most = 0, 500
 local function set_aside(one)
   damaged = damaged + 1
@@ -63,14 +71,14 @@ local function plan_of(front)
   end
 
   -- Few are read at a time, because one can have 1 MiB.
-  local list, bytes, full = {}, 0, false
+  local list, bytes, total, full = {}, 0, 0, false
   local from, till = '[' .. front, '(' .. front .. (known and last or '') .. 'g'
   while not full do
     local some = redis.call('ZRANGEBYLEX', parcels, from, till, 'LIMIT', 0, 32)
     for _, one in ipairs(some) do
       if parcel_of(one) then
-        bytes = bytes + #one
-        full = not known and #list > 0 and (bytes > 1048576 or #list == 500)
+        bytes, total = bytes + #one, total + parts_of(one, #front)
+        full = not known and #list > 0 and (bytes > 1048576 or total > 500)
         if full then
           break
         end

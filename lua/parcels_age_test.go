@@ -24,7 +24,7 @@ func oldest(t *testing.T, h *Hand) int64 {
 	t.Helper()
 	r, err := h.Run(script.Inspect)
 	require.NoError(t, err)
-	require.Len(t, r, 6)
+	require.Len(t, r, 7)
 	return r.Number(5)
 }
 

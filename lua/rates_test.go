@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
@@ -40,17 +39,24 @@ type rateServer struct {
 }
 
 // firstTake is the take script of v0.1.0, which cuts a tat that is ahead of the bucket.
-var firstTake = ofFirst(script.Take)
+var firstTake = allOfFirst(script.Take)
 
-// ofFirst is a script of v0.1.0. It gets the keys of the present one, and more than it knows.
+// allOfFirst has scripts of v0.1.0 in the place of the present ones.
+func allOfFirst(present ...*script.Script) map[string]*script.Script {
+	list := make(map[string]*script.Script, len(present))
+	for _, one := range present {
+		list[one.Name] = ofFirst(one)
+	}
+	return list
+}
+
+// ofFirst is a script of v0.1.0.
 func ofFirst(present *script.Script) *script.Script {
 	text, err := os.ReadFile("testdata/v0.1.0/" + present.Name + ".lua")
 	if err != nil {
 		panic(err)
 	}
-	s := *present
-	s.Text, s.Digest = string(text), redis.NewScript(string(text)).Hash()
-	return &s
+	return present.Released(string(text))
 }
 
 // Whatever servers there are, of this release and of v0.1.0, whenever they take, stop or crash, and
@@ -93,7 +99,7 @@ func (g *rateGame) server() *rateServer {
 	h := NewHand(g.t, g.h.RDB, g.h.Prefix(), "topic")
 	h.Spaced = min(1, g.IntN(5))
 	if g.mixed && g.IntN(2) == 0 {
-		h.TakeScript = firstTake
+		h.Old = firstTake
 	}
 	return &rateServer{Hand: h}
 }
@@ -130,7 +136,7 @@ func (g *rateGame) step(keyed bool) {
 	case "rate":
 		told = r.Number(2)
 	case "held":
-		require.Same(g.t, firstTake, first.TakeScript)
+		require.NotNil(g.t, first.Old)
 		told = max(1000, 1000*r.Number(2)-g.now)
 	case "ok":
 		told = r.Number(10)
@@ -287,9 +293,9 @@ func TestRatesBesideTheFirstRelease(t *testing.T) {
 		h.setLimits(delayq.Limits{Rate: rate})
 		for i := range 4 {
 			one := g.server()
-			one.Spaced, one.TakeScript = 1, firstTake
+			one.Spaced, one.Old = 1, firstTake
 			if i == 0 {
-				one.TakeScript = nil
+				one.Old = nil
 			}
 			g.servers = append(g.servers, one)
 		}

@@ -143,6 +143,7 @@ func (g *group) gauges(put put) {
 		sum.Keys += t.Keys
 		sum.Parcels += t.Parcels
 		sum.Flows += t.Flows
+		sum.FlowsAtRisk += t.FlowsAtRisk
 		for i, n := range one.due {
 			due[i] += n
 		}
@@ -186,6 +187,7 @@ func (g *group) gauges(put put) {
 	put(parcels, float64(sum.Parcels))
 	put(oldestParcel, oldestHanded.Seconds())
 	put(flows, float64(sum.Flows))
+	put(flowsAtRisk, float64(sum.FlowsAtRisk))
 	put(paused, isPaused)
 	if !alone {
 		put(liveServers, float64(servers))

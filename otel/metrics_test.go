@@ -340,7 +340,12 @@ func TestManyTopics(t *testing.T) {
 		b.Pass(time.Minute)
 		handed := fmt.Sprintf("01x%014x%013dx", 1, time.Now().Add(-time.Hour).UnixMilli())
 		require.NoError(b, b.RDB.ZAdd(b.Context(), queuetest.Prefix+":{tenant.1}:all:parcels", redis.Z{Member: handed}).Err())
+		require.NoError(b, b.RDB.HSet(b.Context(), queuetest.Prefix+":{tenant.2}:all:flows", "f", "12345678o i 3 2 1 0 1000 -").Err())
 		all := g.read(b)
+		require.Equal(b, map[string]float64{
+			"delayq.flows_at_risk{prefix=q topic=a}": 0, "delayq.flows_at_risk{prefix=q topic=b}": 0,
+			"delayq.flows_at_risk{prefix=q topic=c}": 0, "delayq.flows_at_risk{prefix=q topic=_other}": 1,
+		}, only(all, "delayq.flows_at_risk"))
 		require.Equal(b, map[string]float64{
 			"delayq.oldest_parcel{prefix=q topic=a}": 0, "delayq.oldest_parcel{prefix=q topic=b}": 0,
 			"delayq.oldest_parcel{prefix=q topic=c}": 0, "delayq.oldest_parcel{prefix=q topic=_other}": 3600,

@@ -77,6 +77,7 @@ var (
 	parcels       = &family{"delayq.parcels", "{job}", "Jobs that runs of the topic have handed over and that are not passed on yet.", false}
 	oldestParcel  = &family{"delayq.oldest_parcel", "s", "How long the oldest job that a run of the topic has handed over has waited to be passed on. 0 if none waits.", false}
 	flows         = &family{"delayq.flows", "{flow}", "Flows whose last step is a job of the topic: open ones, and those whose last step is not over or is dead.", false}
+	flowsAtRisk   = &family{"delayq.flows_at_risk", "{flow}", "Open flows, among about 500 of the topic, that have a step that has ended badly, although half of the time to their deadline has passed.", false}
 	paused        = &family{"delayq.paused", "", "1 if the topic is paused.", false}
 	liveServers   = &family{"delayq.servers", "{server}", "Live servers that take jobs of the topic.", false}
 	workers       = &family{"delayq.workers", "{worker}", "Jobs that these servers can run at a time: their concurrency, times the batch size of batch handlers.", false}
@@ -95,7 +96,7 @@ var (
 )
 
 var families = []*family{
-	jobs, retryingJobs, overdueJobs, oldestOverdue, dueJobs, keyedJobs, laneKeys, parcels, oldestParcel, flows, paused, liveServers, workers, scheduleNext, jobEvents, reclaimed, dropped,
+	jobs, retryingJobs, overdueJobs, oldestOverdue, dueJobs, keyedJobs, laneKeys, parcels, oldestParcel, flows, flowsAtRisk, paused, liveServers, workers, scheduleNext, jobEvents, reclaimed, dropped,
 	prunedJobs, repairs, scheduleSlots, foldedTopics, redisUp, lookDuration, lastSuccess, lookErrors,
 }
 

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/record"
 )
@@ -200,6 +199,11 @@ func (s *sieve) stays(r *stored, reach int64, drop bool) bool {
 	// If keys have started again, the newer one has the lower key.
 	older := far == nil || far.seq < r.seq || far.made < r.made
 	switch r.Kind {
+	case commit.RowFlow: // it starts at once
+		if far != nil && older {
+			s.meetTwin(r, drop)
+			return false
+		}
 	case commit.RowEnqueue:
 		if r.decides() {
 			return far == nil || !older || s.meet(r, far)
@@ -208,11 +212,7 @@ func (s *sieve) stays(r *stored, reach int64, drop bool) bool {
 			break
 		}
 		if far != nil && !r.replaces(commit.ReplaceAny) {
-			if drop {
-				s.gone = append(s.gone, *r)
-			} else {
-				s.refuse(r, &delayq.DuplicateError{Topic: r.Topic, ID: r.ID, State: delayq.StateScheduled})
-			}
+			s.meetTwin(r, drop)
 			return false
 		}
 		s.drop(key)
@@ -335,7 +335,11 @@ func (h *holding) learn(ctx context.Context, tx session, s *sieve, rows []stored
 // reschedule gives a row of an enqueue the due time of a reschedule. If the job would expire, or if
 // its record is damaged, the error is ErrInvalid.
 func (s *stored) reschedule(r *stored) error {
-	job, err := record.Decode(s.Record)
+	text, rest, err := s.CutRow()
+	if err != nil {
+		return fmt.Errorf("%w: job %q: %w", ErrInvalid, s.ID, err)
+	}
+	job, err := record.Decode(text)
 	if err != nil {
 		return fmt.Errorf("%w: job %q: %w", ErrInvalid, s.ID, err)
 	}
@@ -357,7 +361,7 @@ func (s *stored) reschedule(r *stored) error {
 	if err != nil {
 		return fmt.Errorf("%w: job %q: %w", ErrInvalid, s.ID, err)
 	}
-	to.Record = record.Join(head, 0, tail)
+	to.SetJob(record.Join(head, 0, tail), rest)
 	to.size = int64(len(to.Record))
 	*s = to
 	return nil

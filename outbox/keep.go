@@ -384,10 +384,12 @@ func divide(rows []*kept, sealed bool) (calls [][]*kept) {
 		bytes, seen, left := int64(0), make(map[string]bool), make(map[string]bool)
 		for _, row := range rows {
 			key := ""
-			if job, err := record.Decode(row.Record); sealed && row.Kind == commit.RowEnqueue && err == nil {
+			if text, _, err := row.CutRow(); sealed && row.makes() && err == nil {
+				job, _ := record.Decode(text) // damaged: no key
 				key = job.Options.Key
 			}
-			if row.Kind != rows[0].Kind || seen[row.ID] || key != "" && left[key] || len(call) == callRows || len(call) > 0 && bytes+row.size > callBytes {
+			alone := len(call) > 0 && row.Kind == commit.RowFlow
+			if alone || row.Kind != rows[0].Kind || seen[row.ID] || key != "" && left[key] || len(call) == callRows || len(call) > 0 && bytes+row.size > callBytes {
 				left[key] = true
 				rest = append(rest, row)
 			} else {
@@ -438,7 +440,7 @@ func (r *resending) choose(rows []kept) (back []kept) {
 				r.moves[key] = &own
 			}
 			continue
-		case row.Kind == commit.RowEnqueue && state == enqueue:
+		case row.makes() && state == enqueue:
 			if !row.lost {
 				r.jobs[key] = closed
 			}
@@ -446,7 +448,7 @@ func (r *resending) choose(rows []kept) (back []kept) {
 		}
 		delete(r.moves, key)
 		r.jobs[key] = closed
-		if row.Kind == commit.RowEnqueue && row.lost {
+		if row.makes() && row.lost {
 			if !row.replaces(commit.ReplaceAny) && !row.decides() {
 				r.jobs[key] = enqueue
 			}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/record"
 )
@@ -26,6 +27,18 @@ func (s *stored) decides() bool {
 func (s *stored) needs() bool {
 	return s.Kind == commit.RowReschedule || s.Kind == commit.RowEnqueue && s.replaces(commit.ReplaceLatest)
 }
+
+// meetTwin refuses a row whose ID is that of a later row, or drops it.
+func (s *sieve) meetTwin(r *stored, drop bool) {
+	if drop {
+		s.gone = append(s.gone, *r)
+		return
+	}
+	s.refuse(r, &delayq.DuplicateError{Topic: r.Topic, ID: r.ID, State: delayq.StateScheduled})
+}
+
+// makes reports whether the row makes a job: its own, or the last step of a flow.
+func (s *stored) makes() bool { return s.Kind == commit.RowEnqueue || s.Kind == commit.RowFlow }
 
 // meet does to the later row of a job what an enqueue does to a scheduled job, and reports whether
 // the enqueue has to be sent.

@@ -27,9 +27,9 @@ type Execer interface {
 }
 
 // Autocommit returns what writes a row outside of a transaction, so that it is committed at once,
-// whatever becomes of the caller's transactions. Enqueue, Dequeue and Reschedule take it, and calls
-// that need no transaction (Discard, Trim). Once and Revive refuse it. Its statements are those of
-// db.
+// whatever becomes of the caller's transactions. Enqueue, Start, Dequeue and Reschedule take it,
+// and calls that need no transaction (Discard, Trim). Once and Revive refuse it. Its statements are
+// those of db.
 func Autocommit(db Execer) Execer {
 	if db == nil {
 		return nil
@@ -190,6 +190,30 @@ func (b *Outbox) Reschedule(ctx context.Context, tx Execer, topic, id string, du
 		return err
 	}
 	return b.write(ctx, tx, row)
+}
+
+// Start writes a flow in the caller's transaction: all of it in one row. When that is committed, a
+// relay starts the flow in Redis, once, however often it dies meanwhile. Start checks and encodes
+// as [delayq.Client.Start] does, and calls the same hooks.
+//
+// The deadline counts from this call, by the clock of the database. If a row is sent after it, the
+// flow is given up as soon as it starts: its last step is buried with [delayq.KindDeadline], or run
+// with [delayq.Flow.IgnoreFailures]. A flow is sent at once, whatever the [Horizon]. If an
+// unfinished job has the ID of the last step by then, the row goes to the dead rows, as that of an
+// Enqueue does. [Outbox.Dequeue] of the last step, written later, cancels the flow.
+//
+// After a transaction that was rolled back, the same Flow can be written again. Make another one
+// for another flow. A relay of v0.1.0 moves the row to the dead rows, from which [Outbox.Revive]
+// sends it again. Errors as from [Outbox.Enqueue].
+func (b *Outbox) Start(ctx context.Context, tx Execer, f *delayq.Flow) (*delayq.Job, error) {
+	row, last, err := library.SealFlow(ctx, b.sealer, f)
+	if err == nil {
+		err = b.write(ctx, tx, row)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return last, nil
 }
 
 func (b *Outbox) write(ctx context.Context, tx Execer, row commit.Row) error {

@@ -273,7 +273,7 @@ func (h *holding) complain(refused []refusal) {
 // that comes too late has nothing to do, unless the cancel was to close the ID and has not.
 func refusedFor(kind commit.RowKind, err error) string {
 	late := errors.Is(err, delayq.ErrNotFound) || errors.Is(err, delayq.ErrRunning) || errors.Is(err, delayq.ErrDead)
-	if err == nil || kind != commit.RowEnqueue && late && !errors.Is(err, delayq.ErrTooManyTombs) {
+	if err == nil || kind != commit.RowEnqueue && kind != commit.RowFlow && late && !errors.Is(err, delayq.ErrTooManyTombs) {
 		return ""
 	}
 	return err.Error()

@@ -168,3 +168,25 @@ func (h *holding) sendBy(t *testing.T, rdb *redis.Client) error {
 	_, err := other.send(t.Context())
 	return err
 }
+
+// A resend divides the rows of a plan as they were sent: each start of a flow alone, and no job of
+// a key before an earlier one that is left for another call.
+func TestFlowsAreDividedAsTheyWereSent(t *testing.T) {
+	sealer, err := library.NewSealer(nil)
+	require.NoError(t, err)
+	seal := func(id string, opts ...delayq.JobOption) *kept {
+		f := delayq.NewFlow("topic", id, nil, opts...).Deadline(time.Hour)
+		f.Add("step", nil)
+		row, _, err := library.SealFlow(t.Context(), sealer, f)
+		require.NoError(t, err)
+		return &kept{stored: stored{Row: row, size: int64(len(row.Record))}}
+	}
+	enqueue := func(id string, opts ...delayq.JobOption) *kept {
+		row, _, err := library.SealEnqueue(t.Context(), sealer, delayq.NewJob{Topic: "topic", ID: id, Options: opts})
+		require.NoError(t, err)
+		return &kept{stored: stored{Row: row, size: int64(len(row.Record))}}
+	}
+	a, b, keyed := seal("a", delayq.Key("k")), seal("b"), seal("c", delayq.Key("k"))
+	one, two := enqueue("1"), enqueue("2", delayq.Key("k"))
+	require.Equal(t, [][]*kept{{a}, {b}, {one}, {keyed}, {two}}, divide([]*kept{a, b, one, keyed, two}, true))
+}

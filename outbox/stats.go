@@ -34,11 +34,16 @@ func (b *Outbox) Stats(ctx context.Context, db querier) (s Stats, err error) {
 // A DeadRow is a row that Redis has refused for good.
 type DeadRow struct {
 	Seq       int64  // key of the row
-	Call      string // enqueue, dequeue or reschedule
+	Call      string // enqueue, dequeue, reschedule or start flow; empty: a call of a later release
 	Topic, ID string
 	Reason    string
 	Made      time.Time // when it was written, by the database's clock
 	Refused   time.Time
+}
+
+// callNames has the calls of rows.
+var callNames = map[commit.RowKind]string{
+	commit.RowEnqueue: "enqueue", commit.RowCancel: "dequeue", commit.RowReschedule: "reschedule", commit.RowFlow: commit.FlowStart.Name,
 }
 
 // Dead returns the oldest dead rows, up to limit, with greater keys than after. A row is dead
@@ -63,7 +68,7 @@ func (b *Outbox) Dead(ctx context.Context, db querier, after int64, limit int) (
 			return nil, fmt.Errorf("outbox: dead rows: %w", err)
 		}
 		d.ID, d.Made, d.Refused = string(id), time.UnixMilli(made), time.UnixMilli(refused)
-		d.Call = map[commit.RowKind]string{commit.RowEnqueue: "enqueue", commit.RowCancel: "dequeue", commit.RowReschedule: "reschedule"}[kind]
+		d.Call = callNames[kind]
 		list = append(list, d)
 	}
 	return list, rows.Err()

@@ -61,7 +61,7 @@ func (h *holding) findCancels(ctx context.Context, full []string) error {
 		}
 		h.strait.read, job.id = seq, string(id)
 		switch {
-		case kind == commit.RowEnqueue:
+		case kind == commit.RowEnqueue || kind == commit.RowFlow:
 			h.strait.made[job] = true
 		case kind == commit.RowCancel && !h.strait.made[job]:
 			h.strait.cancels = append(h.strait.cancels, seq)

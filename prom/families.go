@@ -70,6 +70,8 @@ var (
 		"How long the oldest job that a run of the topic has handed over has waited to be passed on. 0 if none waits."}
 	flows = &family{"delayq_flows", gauge, []string{"topic"},
 		"Flows whose last step is a job of the topic: open ones, and those whose last step is not over or is dead."}
+	flowsAtRisk = &family{"delayq_flows_at_risk", gauge, []string{"topic"},
+		"Open flows, among about 500 of the topic, that have a step that has ended badly, although half of the time to their deadline has passed."}
 	paused = &family{"delayq_paused", gauge, []string{"topic"},
 		"1 if the topic is paused."}
 	liveServers = &family{"delayq_servers", gauge, []string{"topic"},
@@ -122,7 +124,7 @@ var processFamilies = []*family{
 }
 
 var queueFamilies = []*family{
-	jobs, retryingJobs, overdueJobs, oldestOverdue, dueJobs, keyedJobs, laneKeys, parcels, oldestParcel, flows, paused, liveServers, workers, scheduleNext,
+	jobs, retryingJobs, overdueJobs, oldestOverdue, dueJobs, keyedJobs, laneKeys, parcels, oldestParcel, flows, flowsAtRisk, paused, liveServers, workers, scheduleNext,
 	jobEventsTotal, leasesReclaimedTotal, leasesDroppedTotal, prunedJobsTotal, repairsTotal, scheduleSlotsTotal,
 	foldedTopics, redisUp, lookDuration, lastSuccess, lookErrorsTotal,
 }

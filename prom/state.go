@@ -145,6 +145,7 @@ func (g *group) gauges(set func(f *family, v float64, labels ...string)) {
 		sum.Keys += t.Keys
 		sum.Parcels += t.Parcels
 		sum.Flows += t.Flows
+		sum.FlowsAtRisk += t.FlowsAtRisk
 		for i, n := range one.due {
 			due[i] += n
 		}
@@ -189,6 +190,7 @@ func (g *group) gauges(set func(f *family, v float64, labels ...string)) {
 	set(parcels, float64(sum.Parcels))
 	set(oldestParcel, oldestHanded.Seconds())
 	set(flows, float64(sum.Flows))
+	set(flowsAtRisk, float64(sum.FlowsAtRisk))
 	set(paused, number(isPaused))
 	if !alone {
 		set(liveServers, float64(servers))

@@ -349,3 +349,22 @@ func TestGroupIsClosedByTwo(t *testing.T) {
 		require.Equal(t, delayq.StateReady, f.Get("last").State)
 	})
 }
+
+// A flow with a failed step whose failure does not count is at risk from half of its time on.
+func TestStatsCountFlowsAtRisk(t *testing.T) {
+	onFlowStage(t, func(s *flowStage) {
+		f := delayq.NewFlow("home", "f", nil).Deadline(time.Hour).IgnoreFailures()
+		f.AddJob("a", "bad", nil)
+		f.AddJob("b", "slow", nil, delayq.ProcessIn(50*time.Minute))
+		s.fails("bad")
+		s.start(f)
+		s.Pass(29 * time.Minute)
+		stats := s.Stats("home")
+		require.EqualValues(s, 1, stats.Flows)
+		require.Zero(s, stats.FlowsAtRisk)
+		s.Pass(2 * time.Minute)
+		require.EqualValues(s, 1, s.Stats("home").FlowsAtRisk)
+		s.Pass(30 * time.Minute)
+		require.Zero(s, s.Stats("home").FlowsAtRisk)
+	})
+}

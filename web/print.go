@@ -42,8 +42,8 @@ type printer struct {
 // hides reports whether the value of a field is hidden.
 func (p *printer) hides(name string) bool { return p.hide != nil && p.hide[folded(name)] }
 
-// scalar writes a value that is neither an array nor a map, or hides it: at the top because it has
-// no name, and a text that can be JSON because it can have fields.
+// scalar writes a value that is neither an array nor a map, or hides it. If some fields are hidden,
+// it hides a value at the top, which has no name, and a text that can be JSON with such fields.
 func (p *printer) scalar(write func(), text string) {
 	text = strings.TrimLeft(text, " \t\r\n")
 	if p.hide != nil && (p.depth == 0 || strings.HasPrefix(text, "{") || strings.HasPrefix(text, "[")) {
@@ -55,7 +55,7 @@ func (p *printer) scalar(write func(), text string) {
 
 var errDeep = fmt.Errorf("more than %d levels", maxDepth)
 
-// elements writes the elements of an array or a map, as many as more reports.
+// elements writes the elements of an array or a map until more reports false.
 func (p *printer) elements(open, end byte, more func(i int) bool, element func() error) error {
 	if p.depth++; p.depth > maxDepth {
 		return errDeep
@@ -93,7 +93,8 @@ func (p *printer) text(s string) {
 	p.out.Truncate(p.out.Len() - 1)
 }
 
-// bytes writes bytes in hexadecimal, or hides them, because they can hold anything.
+// bytes writes bytes in hexadecimal. If some fields are hidden it hides all bytes, because they can
+// hold anything.
 func (p *printer) bytes(before string, b []byte, after string) {
 	if p.hide != nil {
 		p.out.WriteString(redactedText)
@@ -160,8 +161,8 @@ func (p *printer) json(d *json.Decoder, hidden bool) error {
 	return nil
 }
 
-// msgpackText returns msgpack in the notation of JSON. Bytes are hexadecimal, times are text, and
-// what else JSON has no notation for is in angle brackets.
+// msgpackText returns msgpack in the notation of JSON. Bytes are hexadecimal and times are text.
+// Any other value that JSON cannot write is in angle brackets.
 func msgpackText(b []byte, hide map[string]bool) (string, error) {
 	if len(b) == 0 {
 		return "", io.ErrUnexpectedEOF
@@ -312,7 +313,7 @@ func (p *msgpackPrinter) field() error {
 	return p.value()
 }
 
-// skip passes a value, however deep it is.
+// skip skips a value, however deep it is.
 func (p *msgpackPrinter) skip() error {
 	for left := 1; left > 0; left-- {
 		code, err := p.d.PeekCode()

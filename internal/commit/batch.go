@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// parcelsHeld and parcelsBytes bound the jobs that wait for others of their topics to share a
-	// call.
+	// parcelsHeld and parcelsBytes bound the jobs that wait for more jobs of their topic, with
+	// which they share a call.
 	parcelsHeld  = 10 * ChunkJobs
 	parcelsBytes = 4 * chunkBytes
 
@@ -49,8 +49,8 @@ func (c *Groups) NewBatch(ctx context.Context, k *Kind, jobs int, report func(in
 	return &Batch{kind: k, jobs: jobs, report: report, waiting: make(map[string]*parcel), out: c.newConveyor(ctx, jobs)}
 }
 
-// Detach makes Put and Send return before Redis has answered, also if the batch has few jobs. It
-// comes before the first Put.
+// Detach makes Put and Send return before Redis has answered, even if the batch has few jobs. It
+// must be called before the first Put.
 func (b *Batch) Detach() { b.out.detach() }
 
 // Close waits until nothing of the batch is on its way.
@@ -159,8 +159,8 @@ func (o *conveyor) detach() {
 	o.start()
 }
 
-// start starts the goroutine of a conveyor. If a hook of the caller's go-redis client ends it, the
-// jobs in progress get an error, and another goroutine continues with the next ones.
+// start starts the goroutine of a conveyor. If a hook of the caller's go-redis client ends that
+// goroutine, the jobs in progress get an error, and a new goroutine continues with the next ones.
 func (o *conveyor) start() {
 	var list []*Op
 	contain.Launch(nil, func() {
@@ -191,8 +191,8 @@ func (o *conveyor) forward(list []*Op) {
 }
 
 // doAll carries out operations of a batch, chunk by chunk, on series of the client. After a chunk
-// that Redis does not answer it sends no other, because each would wait as long. silent is the
-// error of such a chunk earlier in the batch; doAll returns its new value.
+// that Redis does not answer it sends no more, because each would wait as long. silent is the error
+// of such a chunk, if there was one earlier in the batch. doAll returns its new value.
 func (g *Group) doAll(ctx context.Context, list []*Op, silent error) error {
 	for len(list) > 0 {
 		cause := context.Cause(ctx)

@@ -74,3 +74,31 @@ func TestSweepGoesOn(t *testing.T) {
 	readSwept(nil, []*Op{o}, script.Reply{"ok", int64(5), int64(-1)})
 	require.True(t, o.Settled())
 }
+
+// The row of a start holds the record of the last step, which can be another one later, and what
+// the script reads behind it.
+func TestFlowRow(t *testing.T) {
+	t.Parallel()
+	row := FlowRow(Row{Topic: "t", ID: "f", Record: "1:record", DueIn: 7}, []any{"na:me", "-", 2})
+	require.Equal(t, Row{Kind: RowFlow, Topic: "t", ID: "f", Record: "8:1:record5:na:me1:-1:2", DueIn: 7}, row)
+	job, rest, err := row.CutRow()
+	require.NoError(t, err)
+	require.Equal(t, "1:record", job)
+	words, err := FlowWords(rest)
+	require.NoError(t, err)
+	require.Equal(t, []any{"na:me", "-", "2"}, words)
+	row.SetJob("other", rest)
+	require.Equal(t, "5:other5:na:me1:-1:2", row.Record)
+	_, err = FlowWords(rest[1:])
+	require.ErrorIs(t, err, errFlowRow)
+	row.Record = "9:short"
+	_, _, err = row.CutRow()
+	require.ErrorIs(t, err, errFlowRow)
+
+	row = Row{Kind: RowEnqueue, Record: "1:record"}
+	job, rest, err = row.CutRow()
+	require.NoError(t, err)
+	require.Equal(t, []string{"1:record", ""}, []string{job, rest})
+	row.SetJob("other", rest)
+	require.Equal(t, "other", row.Record)
+}

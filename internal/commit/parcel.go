@@ -29,6 +29,8 @@ const (
 	FormatArrival Format = '3' // a step has ended; the target is the home of its flow
 	FormatCancel  Format = '4' // a step that is to be cancelled
 	FormatSweep   Format = '5' // the flow is over; the target is its home
+
+	formatBundle Format = '6' // several parcels of the other formats
 )
 
 // An End is what a parcel says of a step of a flow.
@@ -71,6 +73,52 @@ func (p *Parcel) Encode() string {
 	}
 	return string(format) + record.Netstring(p.From) + record.Netstring(r.ID) + record.Netstring(r.Replace) + link +
 		strconv.FormatInt(r.DueAt, 10) + " " + strconv.FormatInt(r.DueIn, 10) + " " + r.Record
+}
+
+// countLen is the length of the number of parcels in a bundle.
+const countLen = 3
+
+// A bundle has at most so many parcels, and less bytes but for the last of them.
+const (
+	bundled     = 100
+	bundleBytes = 32 << 10
+)
+
+// bundle puts parcels for one target together, without their times, as prelude/post.lua does.
+func bundle(list []string) (bundles []string) {
+	var parts strings.Builder
+	n, bytes := 0, 0
+	for i, text := range list {
+		parts.WriteString(record.Netstring(text))
+		n, bytes = n+1, bytes+len(text)
+		if n < bundled && bytes < bundleBytes && i < len(list)-1 {
+			continue
+		}
+		if n > 1 {
+			text = fmt.Sprintf("%c%0*x%s", formatBundle, countLen, n, parts.String())
+		}
+		bundles = append(bundles, text)
+		parts.Reset()
+		n, bytes = 0, 0
+	}
+	return bundles
+}
+
+// SplitParcel returns the parcels that a member of the key has, as DecodeParcel reads them: those
+// of a bundle, or the only one. What cannot be read of a bundle counts as one that is damaged.
+func SplitParcel(text string) (list []string) {
+	if len(text) <= atLen || Format(text[atLen]) != formatBundle {
+		return []string{text}
+	}
+	at, rest := text[:atLen], text[min(len(text), atLen+1+countLen):]
+	for rest != "" {
+		one, behind, ok := record.CutNetstring(rest)
+		if !ok {
+			return append(list, at)
+		}
+		list, rest = append(list, at+one), behind
+	}
+	return list
 }
 
 // DecodeParcel reads a parcel, and leaves out what it cannot read.

@@ -34,6 +34,27 @@ func TestParcels(t *testing.T) {
 	}
 }
 
+// A bundle is several parcels with one time. What is damaged in it counts as one of them.
+func TestBundlesOfParcels(t *testing.T) {
+	t.Parallel()
+	const at = "1700000000123"
+	for text, want := range map[string][]string{
+		"":                   {""},
+		at:                   {at},
+		at + "3rest":         {at + "3rest"},
+		at + "60022:3a3:4bc": {at + "3a", at + "4bc"},
+		at + "60013:6xx":     {at + "6xx"},
+		at + "6001":          nil,
+		at + "6":             nil,
+		at + "60032:3a9:4bc": {at + "3a", at},
+		at + "60032:3a2:4bc": {at + "3a", at + "4b", at},
+	} {
+		require.Equal(t, want, SplitParcel(text), "%q", text)
+	}
+	_, err := DecodeParcel(at)
+	require.ErrorIs(t, err, errParcel)
+}
+
 func TestParcelsThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	const at = "1700000000123"

@@ -2,7 +2,10 @@ package commit
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 
+	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -12,7 +15,7 @@ type Row struct {
 	Topic   string
 	ID      string
 	Replace string // the Replacing of an enqueue
-	Record  string // of an enqueue: the record of the job, with 0 as the time of enqueueing
+	Record  string // of an enqueue: the record of the job, with 0 as the time of enqueueing; of a start: see FlowRow
 	DueAt   int64  // Unix ms; 0: DueIn applies
 	DueIn   int64  // ms after the row was made
 	Age     int64  // ms since the row was made
@@ -24,7 +27,8 @@ type Row struct {
 // Size returns how many bytes count towards those of a call.
 func (r *Row) Size() int { return len(r.Record) }
 
-// A RowKind says which call a row is. The numbers of the first three are stored.
+// A RowKind says which call a row is. The numbers of the first four are stored. A relay of a
+// release that does not know a kind moves the row to the dead rows, as it is.
 type RowKind int
 
 // The kinds of rows.
@@ -32,6 +36,7 @@ const (
 	RowEnqueue    RowKind = 1
 	RowCancel     RowKind = 2
 	RowReschedule RowKind = 3
+	RowFlow       RowKind = 4 // a flow starts; the job is its last step
 
 	// The rows that only parcels of flows become.
 	RowLinked     RowKind = 101 // a step starts
@@ -62,6 +67,54 @@ func CancelRow(topic, id string, tomb *Tomb) Row {
 		row.DueIn = tomb.For
 	}
 	return row
+}
+
+// FlowRow makes the row of an enqueue of a last step that of the start of its flow. words is what
+// the script reads behind the job. Its record is then that of the job, and the words.
+func FlowRow(row Row, words []any) Row {
+	var text strings.Builder
+	text.WriteString(record.Netstring(row.Record))
+	for _, word := range words {
+		text.WriteString(record.Netstring(fmt.Sprint(word)))
+	}
+	row.Kind, row.Record = RowFlow, text.String()
+	return row
+}
+
+// errFlowRow is the error of the row of a start that cannot be read.
+var errFlowRow = errors.New("delayq: the row of the start of a flow is damaged")
+
+// CutRow returns the record of the job of an enqueue or of a start, and what follows it in the row.
+func (r *Row) CutRow() (job, rest string, err error) {
+	if r.Kind != RowFlow {
+		return r.Record, "", nil
+	}
+	job, rest, ok := record.CutNetstring(r.Record)
+	if !ok {
+		return "", "", errFlowRow
+	}
+	return job, rest, nil
+}
+
+// SetJob gives the row of an enqueue or of a start another record of its job. rest is that of
+// CutRow.
+func (r *Row) SetJob(job, rest string) {
+	if r.Kind == RowFlow {
+		job = record.Netstring(job) + rest
+	}
+	r.Record = job
+}
+
+// FlowWords reads what follows the job in the row of a start: what the script reads behind the job.
+func FlowWords(rest string) (words []any, err error) {
+	for rest != "" {
+		word, after, ok := record.CutNetstring(rest)
+		if !ok {
+			return nil, errFlowRow
+		}
+		words, rest = append(words, word), after
+	}
+	return words, nil
 }
 
 // Tomb returns the tomb of a cancel as it is now: its time counts from when the row was made. most

@@ -26,3 +26,37 @@ func (c *Groups) Start(ctx context.Context, o *Op, series string) error {
 	}
 	return o.Err
 }
+
+// A StartedStep is what a start says of a step of the flow.
+type StartedStep struct {
+	Topic, Definition string
+	Waits             int    // for how many steps it waits
+	Parcel            string // without its time
+}
+
+// StartWords returns what the script reads of all steps. The parcels of those that start at once
+// are put together here, so that the script need not read each.
+func StartWords(steps []StartedStep) (words []any) {
+	var targets []string
+	atOnce := make(map[string][]string) // by target
+	for i := range steps {
+		s := &steps[i]
+		if s.Waits > 0 {
+			words = append(words, s.Definition, s.Waits, s.Parcel)
+			continue
+		}
+		words = append(words, s.Definition, 0, "")
+		if atOnce[s.Topic] == nil {
+			targets = append(targets, s.Topic)
+		}
+		atOnce[s.Topic] = append(atOnce[s.Topic], s.Parcel)
+	}
+	bundles := 0
+	for _, target := range targets {
+		for _, text := range bundle(atOnce[target]) {
+			words = append(words, target, text)
+			bundles++
+		}
+	}
+	return append(words, len(steps), bundles)
+}

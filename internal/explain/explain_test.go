@@ -35,6 +35,16 @@ func TestExplain(t *testing.T) {
 			f.Job.Due, f.Takers[0].Running, f.Leased = noon.Add(-3*time.Second), 2, 0
 			f.Takers[0].Longest = []Run{{ID: "cancelled", For: time.Minute}}
 		}, `Ready, but not running: 2 of 2 workers are busy, the longest of them for 1m with job "cancelled" on server s1 of host h1.`, []Code{AllBusy}},
+		"next, and only a gateway has the topic": {func(f *Facts) {
+			f.Takers[0].Workers, f.Takers[0].Capacity, f.Takers[0].Running = 0, 0, 3
+		}, "Ready: it is next, and the next consumer that asks a gateway for a job gets it.", nil},
+		"not taken, and only a gateway has the topic": {func(f *Facts) {
+			f.Job.Due, f.Leased, f.Takers[0].Workers, f.Takers[0].Capacity, f.Takers[0].Running = noon.Add(-3*time.Second), 3, 0, 0, 3
+		}, "Ready, but not running: it was due at 2026-03-01 11:59:57.000 UTC, 3s ago, nothing is in front of it now, and no consumer has taken it: " +
+			"the topic has no workers but the consumers of a gateway, which ask for jobs; the newest heartbeat, of server s1 of host h1, is 0s old.", []Code{NotTaken}},
+		"behind, and only a gateway has the topic": {func(f *Facts) {
+			f.Ahead, f.Takers[0].Workers, f.Takers[0].Capacity = 4, 0, 0
+		}, "Ready, but not running: 4 jobs are in front of it; at 1 jobs/s it starts in about 4s.", []Code{Behind}},
 		"just due, and all were busy": {func(f *Facts) { f.Takers[0].Running = 2 }, "Ready: it is next, and 1 of 2 workers are free.", nil},
 		"next, and one of two servers was idle": {func(f *Facts) {
 			f.Job.Due, f.Takers[0].Running, f.Leased = noon.Add(-3*time.Second), 2, 0

@@ -13,6 +13,9 @@ import (
 func (f *Facts) verdict(reasons []Reason) string {
 	if len(reasons) == 0 {
 		workers := f.workers()
+		if workers == 0 {
+			return "Ready: it is next, and the next consumer that asks a gateway for a job gets it" + f.noted() + "."
+		}
 		return fmt.Sprintf("Ready: it is next, and %s of %s workers are free%s.", grouped(max(0, int64(workers)-f.Leased)), grouped(int64(workers)), f.noted())
 	}
 	first := &reasons[0]
@@ -115,6 +118,11 @@ func (r *Reason) clause(now time.Time) string {
 	case ServerSilent:
 		return r.silent(now)
 	case NotTaken:
+		if r.Workers == 0 { // a gateway has workers only for jobs that consumers have asked for
+			return fmt.Sprintf(
+				"it was due at %s, %s, nothing is in front of it now, and no consumer has taken it: the topic has no workers but the consumers of a gateway, which ask for jobs; the newest heartbeat, of %s, is %s old",
+				moment(r.Since), ago(r.Since), r.server(), span(r.LoopAge))
+		}
 		return fmt.Sprintf(
 			"it was due at %s, %s, nothing is in front of it now, and no server has taken it; %s of %s workers seemed free, and the newest heartbeat, of %s, is %s old",
 			moment(r.Since), ago(r.Since), grouped(int64(r.Workers-r.Running)), grouped(int64(r.Workers)), r.server(), span(r.LoopAge))

@@ -166,6 +166,54 @@ func ReadDefinition(text string) (s Step, err error) {
 	return s, err
 }
 
+// errWords is the error of words by which no flow can be started.
+var errWords = errors.New("delayq: what is stored of a flow that is to be started is damaged")
+
+// How many words there are about a step, about a bundle of parcels, and besides.
+const (
+	stepWords   = 3
+	bundleWords = 2
+	otherWords  = 4
+)
+
+// CheckWords returns an error if words are not those by which a script starts a flow: its name, its
+// flags, for each step its definition, the number of those that it waits for, and its parcel, which
+// is empty if it waits for none; for each bundle of parcels its target and its text; and the
+// numbers of steps and of bundles.
+func CheckWords(words []any) error {
+	if len(words) < otherWords {
+		return errWords
+	}
+	total, bundles := countOf(words[len(words)-2]), countOf(words[len(words)-1])
+	if total < 1 || bundles < 0 || len(words) != otherWords+stepWords*total+bundleWords*bundles {
+		return errWords
+	}
+	if name, _ := words[0].(string); len(name) != record.FlowNameLen {
+		return errWords
+	}
+	for n := range total {
+		definition, _ := words[2+stepWords*n].(string)
+		step, err := ReadDefinition(definition)
+		if err != nil {
+			return err
+		}
+		if words[3+stepWords*n] != strconv.Itoa(len(step.After)) || (words[4+stepWords*n] == "") != (len(step.After) == 0) {
+			return errWords
+		}
+	}
+	return nil
+}
+
+// countOf returns a number of steps or of bundles; below 0: it is none.
+func countOf(word any) int {
+	text, _ := word.(string)
+	n, err := strconv.Atoi(text)
+	if err != nil || n > MaxSteps {
+		return -1
+	}
+	return n
+}
+
 // hexDigits is how many digits the number of a step has.
 const hexDigits = 8
 

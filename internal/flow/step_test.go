@@ -101,3 +101,29 @@ func TestDefinition(t *testing.T) {
 		require.ErrorIs(t, err, errDefinition, bad)
 	}
 }
+
+// Only words by which a script starts a flow are taken for them.
+func TestCheckWords(t *testing.T) {
+	t.Parallel()
+	steps := graph(nil, []int{0})
+	words := func() []any {
+		return []any{"12345678", "-", steps[0].Definition(), "0", "", steps[1].Definition(), "1", "row 1", "topic", "row 0", "2", "1"}
+	}
+	require.NoError(t, CheckWords(words()))
+	for name, damage := range map[string]func(w []any) []any{
+		"none":           func([]any) []any { return nil },
+		"no steps":       func(w []any) []any { return []any{w[0], w[1], "0", "0"} },
+		"no number":      func(w []any) []any { w[11] = "one"; return w },
+		"many bundles":   func(w []any) []any { w[11] = "2"; return w },
+		"row at once":    func(w []any) []any { w[4] = "row 0"; return w },
+		"no row":         func(w []any) []any { w[7] = ""; return w },
+		"one is missing": func(w []any) []any { return w[:len(w)-1] },
+		"one too many":   func(w []any) []any { return append(w, "2") },
+		"name":           func(w []any) []any { w[0] = "1234567"; return w },
+		"definition":     func(w []any) []any { w[5] = "?"; return w },
+		"waits":          func(w []any) []any { w[6] = "2"; return w },
+		"number":         func(w []any) []any { w[10] = "3"; return w },
+	} {
+		require.Error(t, CheckWords(damage(words())), name)
+	}
+}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq/internal/commit"
+	"github.com/delayq/delayq/internal/flow"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
 )
@@ -59,9 +61,16 @@ func (h *Hand) Link(f *Flow, n int) string {
 	return f.Name + at + record.Netstring(h.Keys.Topic) + f.ID
 }
 
+// ofFlow is the record of a step. It has the format version by which a program of v0.1.0 knows that
+// it cannot read it.
+func (h *Hand) ofFlow(due string) (head, tail string) {
+	head, tail = h.Record(due, 0)
+	return head[:record.NonceLen] + "\x05" + head[record.NonceLen+1:], tail
+}
+
 // Row is the parcel of a step without the time.
 func (h *Hand) Row(f *Flow, n int) string {
-	head, tail := h.Record("+0", 0)
+	head, tail := h.ofFlow("+0")
 	f.Steps[n].Nonce = head[:record.NonceLen]
 	replace := f.Steps[n].Replace
 	if replace == "" {
@@ -78,12 +87,13 @@ func (h *Hand) words(number string) []any {
 
 // TryStart is one call of the flow_start script.
 func (h *Hand) TryStart(f *Flow) (script.Reply, error) {
-	head, tail := h.Record(f.Deadline, 0)
+	head, tail := h.ofFlow(f.Deadline)
 	args := append(h.words(h.Series.Next()), f.ID, head, tail, "d"+f.Deadline, f.Name, f.Flags)
+	steps := make([]commit.StartedStep, len(f.Steps))
 	for n, s := range f.Steps {
-		args = append(args, f.Definition(n), len(s.After), h.Row(f, n))
+		steps[n] = commit.StartedStep{Topic: s.Topic, Definition: f.Definition(n), Waits: len(s.After), Parcel: h.Row(f, n)}
 	}
-	return h.Run(script.FlowStart, append(args, len(f.Steps))...)
+	return h.Run(script.FlowStart, append(args, commit.StartWords(steps)...)...)
 }
 
 // TryLinked is one call of the enqueue_linked script about parcels without their times.
@@ -154,7 +164,9 @@ type Load struct {
 // Loads reads the parcels of a reply to TryPlan.
 func Loads(plan script.Reply) (list []Load) {
 	for _, text := range plan.List(2).Texts() {
-		list = append(list, Load{text[13], text[13:]})
+		for _, one := range commit.SplitParcel(text) {
+			list = append(list, Load{one[13], one[13:]})
+		}
 	}
 	return list
 }
@@ -312,9 +324,13 @@ func (h *Hand) Guard(all map[string]*Hand) (lost int) {
 	require.NoError(h.T, err)
 	for i, id := range r.List(3).Texts() {
 		name := r.List(4).Text(i)
-		if r.Text(5)[i] == script.LetterGone {
+		switch r.Text(5)[i] {
+		case script.LetterGone:
 			require.NoError(h.T, (&Delivery{}).sweep(h, id, name+"e", 0)())
 			continue
+		case flow.Released, flow.Failed: // whoever was to release it can have died
+			_, err := h.TryRelease(h.Series.Next(), h.Keys.Receipt(h.Series.ID), [2]string{id, name})
+			require.NoError(h.T, err)
 		}
 		started, err := h.Run(script.FlowStarted, id, name, 0, 0)
 		require.NoError(h.T, err)

@@ -44,7 +44,7 @@ type Hand struct {
 
 	Patience int // ms, how long its jobs can wait for their start; 0: none may wait
 
-	TakeScript *script.Script // that of another release; nil: the present one
+	Old map[string]*script.Script // those of another release, by their names, which it calls instead
 
 	Renewals map[string]*settle.Renewal // by ID: what Again asks for, if the test wants to know it
 }
@@ -82,6 +82,7 @@ func (h *Hand) Try(s *script.Script, keys []any, args ...any) (script.Reply, err
 
 // Run is try with the keys that the script's header names, and the receipt of the Hand's series.
 func (h *Hand) Run(s *script.Script, args ...any) (script.Reply, error) {
+	s = cmp.Or(h.Old[s.Name], s)
 	return h.Try(s, h.Keys.Of(s, h.Keys.Receipt(h.Series.ID)), args...)
 }
 
@@ -123,7 +124,7 @@ func (h *Hand) TryTakeSince(number, since string, limit, bytes, free int, lease 
 	if lease == 0 {
 		lease = -time.Millisecond // the end has microseconds, the clock that it is compared with has not
 	}
-	take := cmp.Or(h.TakeScript, script.Take)
+	take := cmp.Or(h.Old[script.Take.Name], script.Take)
 	return h.Try(take, h.Keys.Of(take, h.Keys.Taken(h.Series.ID)), number, cmp.Or(since, number), limit, bytes, lease.Milliseconds(), free, place, h.Waits, h.Listed, 0, 0, 0, 0, h.Spaced, h.Patience)
 }
 

@@ -14,15 +14,15 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// rolesEnv names a file, like docs/acl/delayq.acl in the directory of the library. With it, the
-// servers have its users and the library calls them as one of these users. No other user may
-// execute a script. Tests make their own calls to Redis as the user default.
+// rolesEnv names a file with users, such as docs/acl/delayq.acl. With it, the Redis servers of
+// tests have these users, and the library connects as one of them. No other user may execute a
+// script. Tests make their own calls to Redis as the user default.
 const rolesEnv = "DELAYQ_ROLES"
 
 // Roles reports whether the library runs as the users of an ACL file.
 func Roles() bool { return os.Getenv(rolesEnv) != "" }
 
-// needNoRoles skips a test on the embedded Redis, which has no users, if it is about them.
+// needNoRoles skips a test on the embedded Redis in a run with users, because it has none.
 func needNoRoles(t testing.TB) {
 	t.Helper()
 	if Roles() {
@@ -144,15 +144,15 @@ func grant(addr, prefix string) error {
 	return nil
 }
 
-// Optional reports whether the library does without a command if it is refused. go-redis introduces
-// itself where it may. An Inspector falls back from EVALSHA_RO, and leaves out what INFO and CONFIG
-// would tell.
+// Optional reports whether the library can do without a command that is refused. go-redis
+// introduces itself only where it may. An Inspector has another way than EVALSHA_RO, and leaves out
+// what INFO and CONFIG would say.
 func Optional(object string) bool {
 	return strings.HasPrefix(object, "client") || strings.HasSuffix(object, "_ro") || object == "info" || object == "config|get"
 }
 
 // denied returns an error if the server has denied something to one of the users, or a script to
-// another user. In that case the library has made a call that is not divided.
+// another user. In the second case the library has made a call without choosing a user.
 func (s *Server) denied() error {
 	if s.aclFile == "" || s.proc == nil || s.proc.gone() || frozen(s.proc.cmd.Process.Pid) == nil {
 		return nil

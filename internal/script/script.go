@@ -94,11 +94,14 @@ func (s *Script) readKeys(body string) {
 		if !strings.HasPrefix(line, "--") {
 			return
 		}
-		var n int
-		var name string
-		if count, _ := fmt.Sscanf(line, "-- KEYS[%d] %s", &n, &name); count < 2 {
-			continue
-		}
+		s.readKey(line)
+	}
+}
+
+func (s *Script) readKey(line string) {
+	var n int
+	var name string
+	if count, _ := fmt.Sscanf(line, "-- KEYS[%d] %s", &n, &name); count == 2 {
 		s.keys = append(s.keys, make([]int, max(0, n-len(s.keys)))...)
 		s.keys[n-1] = keyNamed(name)
 	}

@@ -28,17 +28,19 @@ type delivery struct {
 func (t *Topic) send(ctx context.Context, target string, plan commit.Plan, now int64, parcels []string) (refused []Undelivered, err error) {
 	d := &delivery{topic: t, target: target, plan: plan, now: now, rows: make([]commit.Row, 0, len(parcels))}
 	for _, text := range parcels {
-		p, err := commit.DecodeParcel(text)
-		switch {
-		case errors.Is(err, commit.ErrLaterParcel):
-			return nil, err
-		case err != nil:
-			d.refuse(&p, err)
-			continue
+		for _, one := range commit.SplitParcel(text) {
+			p, err := commit.DecodeParcel(one)
+			switch {
+			case errors.Is(err, commit.ErrLaterParcel):
+				return nil, err
+			case err != nil:
+				d.refuse(&p, err)
+				continue
+			}
+			row := p.RowOf()
+			row.Topic, row.Age, row.Told = target, max(0, now-p.At), true
+			d.list, d.rows = append(d.list, p), append(d.rows, row)
 		}
-		row := p.RowOf()
-		row.Topic, row.Age, row.Told = target, max(0, now-p.At), true
-		d.list, d.rows = append(d.list, p), append(d.rows, row)
 	}
 	call, cancel := context.WithTimeout(ctx, deliverTimeout)
 	defer cancel()

@@ -101,10 +101,10 @@ local function endings(said, stored, totals, send, reporting)
 
   -- of.job does all that for the job with an index, whose record is still in pool. how is the
   -- letter of its outcome, or a function that returns it, and what follows it. A job that stays
-  -- keeps its note. was_dead: it is dead already.
-  of.job = function(found, i, id, how, stay, was_dead)
+  -- keeps its note. was_dead: it is dead already. read is its record; nil: it was not read.
+  of.job = function(found, i, id, how, stay, was_dead, read)
     local waiters, note, link = found[3 * i - 2], found[3 * i - 1], found[3 * i]
-    local record = (waiters or link) and redis.pcall('HGET', stored, id)
+    local record = (waiters or link) and (read == nil and redis.pcall('HGET', stored, id) or read)
     if type(record) == 'string' then
       local kind, rest = how, ''
       if type(how) == 'function' then
@@ -122,11 +122,31 @@ local function endings(said, stored, totals, send, reporting)
     end
   end
 
+  -- of.records reads the records of those jobs that need it: of 32 from an index on, because one
+  -- can have 1 MiB.
+  of.records = function(found, list, begin)
+    local needed, at = {}, {}
+    for i = begin, math.min(begin + 31, #list) do
+      if found[3 * i - 2] or found[3 * i] then
+        needed[#needed + 1] = list[i]
+        at[#needed] = i
+      end
+    end
+    local all, read = {}, redis.pcall('HMGET', stored, unpack(needed))
+    for n, i in ipairs(at) do
+      all[i] = read[n] or false
+    end
+    return all
+  end
+
   -- of.jobs does it for all of them.
   of.jobs = function(list, how, stay, was_dead)
-    local found = of.read(list)
+    local found, texts = of.read(list), {}
     for i, id in ipairs(list) do
-      of.job(found, i, id, how, stay, was_dead)
+      if (found[3 * i - 2] or found[3 * i]) and texts[i] == nil then
+        texts = of.records(found, list, i)
+      end
+      of.job(found, i, id, how, stay, was_dead, texts[i])
     end
   end
 

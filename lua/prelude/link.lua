@@ -30,19 +30,27 @@ local function last_message(log)
   return type(text) == 'string' and brief(text) or ''
 end
 
+-- What follows the number in a link: the home of the flow, and the ID as a netstring.
+local homes = {}
+
 -- news_of returns the home of a flow and the text of the parcel that says there how a member has
 -- ended: the letter of the outcome, and what follows it. stay: it stays dead. It also returns
 -- whether the link stays. If a link cannot be read, the home is that of nobody.
 local function news_of(link, kind, rest, stay)
-  local size, start = string.match(link, '^(%d+):()', 25)
-  local stop = size and start + size or 0
-  local home, id = string.sub(link, start or 1, stop - 1), string.sub(link, stop)
-  local member = #id .. ':' .. id .. string.sub(link, 9, 16)
+  local tail = string.sub(link, 25)
+  local one = homes[tail]
+  if not one then
+    local size, start = string.match(tail, '^(%d+):()')
+    local stop = size and start + size or 0
+    local id = string.sub(tail, stop)
+    one = {string.sub(tail, start or 1, stop - 1), #id .. ':' .. id}
+    homes[tail] = one
+  end
   if string.sub(link, 17, 24) == 'ffffffff' then
     local stays = kind == 'd' and stay or false
-    return home, '5' .. member .. (stays and 'd' or 'e'), stays
+    return one[1], '5' .. one[2] .. string.sub(link, 9, 16) .. (stays and 'd' or 'e'), stays
   end
-  return home, '3' .. member .. string.sub(link, 17, 24) .. kind
+  return one[1], '3' .. one[2] .. string.sub(link, 9, 24) .. kind
     .. (kind == 'd' and last_message(rest) or rest), false
 end
 
