@@ -245,7 +245,10 @@ func (b *bench) slotMove(cluster *redistest.Cluster, rdb *redis.ClusterClient, t
 				break
 			}
 			for _, k := range keys {
-				require.NoError(t, src.Do(ctx, "MIGRATE", host, port, k, 0, 5000, "REPLACE").Err())
+				// A busy node can be taken for a dead one for a moment.
+				eventually(t, "the key is moved", patientFailover, func() bool {
+					return src.Do(ctx, "MIGRATE", host, port, k, 0, 5000, "REPLACE").Err() == nil
+				})
 			}
 		}
 		for _, n := range []*redis.Client{dst, src, cluster.Nodes[3-from-to].Client(t)} {

@@ -22,9 +22,10 @@ import (
 )
 
 // relayLease is for how long a killed relay of a worker process keeps its shards, and boxShards how
-// many of them there are.
+// many of them there are. A call of unknown outcome can be made twice once Redis has answered
+// others for a lease and not that one. Here only a busy machine does that, for a second or two.
 const (
-	relayLease = time.Second
+	relayLease = 5 * time.Second
 	boxShards  = 2
 )
 

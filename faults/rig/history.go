@@ -1,9 +1,12 @@
 package rig
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -128,13 +131,42 @@ type Recorder struct {
 	err  error
 }
 
-// NewRecorder opens the file of a process in a directory.
+// NewRecorder opens the file of a process in a directory. If an earlier process of that name was
+// killed within a line, the part of it is removed.
 func NewRecorder(dir, proc string) (*Recorder, error) {
-	f, err := os.OpenFile(filepath.Join(dir, proc+".jsonl"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, proc+".jsonl"), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("history: %w", err)
 	}
+	if err := cutToLines(f); err != nil {
+		return nil, errors.Join(fmt.Errorf("history: %w", err), f.Close())
+	}
 	return &Recorder{proc: proc, file: f}, nil
+}
+
+// cutToLines removes what follows the last line feed of a file.
+func cutToLines(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	end, part := info.Size(), make([]byte, 4096)
+	for end > 0 {
+		from := max(0, end-int64(len(part)))
+		n, err := f.ReadAt(part[:end-from], from)
+		if err != nil {
+			return err
+		}
+		if at := bytes.LastIndexByte(part[:n], '\n'); at >= 0 {
+			end = from + int64(at) + 1
+			break
+		}
+		end = from
+	}
+	if end == info.Size() {
+		return nil
+	}
+	return f.Truncate(end)
 }
 
 // Record stamps an event and writes it.
@@ -236,6 +268,44 @@ func (h *History) follow(name string) error {
 		h.events = append(h.events, e)
 	}
 	return nil
+}
+
+// Each calls f for each event of each process, one process after the other. It holds none, so a
+// history may be larger than memory. It reads the files from their start.
+func (h *History) Each(f func(Event)) error {
+	files, err := filepath.Glob(filepath.Join(h.dir, "*.jsonl"))
+	if err != nil {
+		return err
+	}
+	for _, name := range files {
+		if err := each(name, f); err != nil {
+			return fmt.Errorf("history %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func each(name string, f func(Event)) error {
+	file, err := os.Open(name) //nolint:gosec // a file of our own directory
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	lines := bufio.NewReader(file)
+	for {
+		text, err := lines.ReadBytes('\n')
+		if err != nil { // a last line that was cut short is left out
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return err
+		}
+		var e Event
+		if err := json.Unmarshal(text, &e); err != nil {
+			return err
+		}
+		f(e)
+	}
 }
 
 // Await reads until the condition holds, and tells whether that was within the limit.

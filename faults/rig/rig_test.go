@@ -2,8 +2,11 @@ package rig
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -248,4 +251,40 @@ func TestHistorySurvivesAKill(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, started(events))
 	require.Empty(t, w.Crashes())
+}
+
+// A process that is killed within a line does not spoil the first line of the next one.
+func TestRecorderRemovesThePartOfALine(t *testing.T) {
+	for name, length := range map[string]int{"none": 0, "short": 7, "a page": 4096, "more": 10_000} {
+		t.Run(name, func(t *testing.T) {
+			h := NewHistory(t.TempDir())
+			file := filepath.Join(h.Dir(), "test.jsonl")
+			for run := range 2 {
+				rec, err := NewRecorder(h.Dir(), "test")
+				require.NoError(t, err)
+				rec.Record(Event{Op: OpStart, ID: fmt.Sprint(run)})
+				require.NoError(t, rec.Close())
+				part, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0o600)
+				require.NoError(t, err)
+				_, err = part.WriteString(strings.Repeat("{", length))
+				require.NoError(t, err)
+				require.NoError(t, part.Close())
+				events, err := h.Events()
+				require.NoError(t, err)
+				require.Len(t, events, run+1)
+			}
+			var ids []string
+			require.NoError(t, h.Each(func(e Event) { ids = append(ids, e.ID) }))
+			require.Equal(t, []string{"0", "1"}, ids)
+		})
+	}
+	h := NewHistory(t.TempDir())
+	require.NoError(t, os.WriteFile(filepath.Join(h.Dir(), "test.jsonl"), []byte(strings.Repeat("{", 10_000)), 0o600))
+	rec, err := NewRecorder(h.Dir(), "test") // no line at all
+	require.NoError(t, err)
+	rec.Record(Event{Op: OpStart, ID: "0"})
+	require.NoError(t, rec.Close())
+	events, err := h.Events()
+	require.NoError(t, err)
+	require.Len(t, events, 1)
 }
