@@ -99,7 +99,7 @@ func (s *Server) fit(o *handlerOptions, h Handler) Handler {
 func (o *handlerOptions) like(h *handling, defaults *record.Options) serve.TopicConfig {
 	like := serve.TopicConfig{
 		Topic: h.topic, Task: h, Concurrency: o.concurrency, Defaults: o.job.Options, Pool: o.pool, Weight: o.weight,
-		PoolSize: o.poolSize, Lower: o.above != nil,
+		PoolSize: o.poolSize, Lower: o.above != nil, OnDemand: o.onDemand,
 	}
 	like.Defaults.Fill(defaults)
 	like.Defaults.Fill(&defaultRun)
@@ -353,6 +353,19 @@ func (s *Server) wrapBatchLocked(h *handling, batches *batchHandler) error {
 	return nil
 }
 
+// OnDemand makes a handler run as many jobs as Demand has asked for, instead of those that its
+// Concurrency allows. None is taken ahead.
+func (friends) OnDemand() HandlerOption {
+	return handlerOption(func(o *handlerOptions) { o.onDemand = true })
+}
+
+// Bare lets a server run without a handler: those of its topics come later.
+func (friends) Bare(s *Server) { s.o.bare = true }
+
+// Demand asks for so many more jobs of a topic whose handler is OnDemand. With a negative number it
+// withdraws what it has asked for. A job that the handler is called with has used up one.
+func (friends) Demand(s *Server, topic string, jobs int) { s.engine.Demand(topic, jobs) }
+
 // Fail gives a job of a batch an outcome of its own. It decides what happens to the job as if a
 // [Handler] had returned err at the time of the call: the job is retried or buried, [RetryIn] and
 // [Again] have their effects, and after Fail(nil) the job is done, whatever the batch handler
@@ -477,9 +490,6 @@ func (o *handlerOptions) gather() GatherWindow {
 	}
 	if w.ByKey && o.batchSize > mostKeyBatch {
 		o.errs = append(o.errs, fmt.Errorf("BatchSize(%d): must be at most %d with GatherWindow.ByKey", o.batchSize, mostKeyBatch))
-	}
-	if w.ByKey && o.pooled {
-		o.errs = append(o.errs, errors.New("GatherWindow.ByKey and InPool: only one of them can be given"))
 	}
 	return w
 }

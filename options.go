@@ -130,6 +130,7 @@ type serverOptions struct {
 	deadAge     time.Duration
 	failFast    time.Duration // 0: never
 	history     bool          // what happens in the topics is counted
+	bare        bool          // it may run without a handler
 	job         jobOptions    // of all runs
 	logger      *slog.Logger
 	hooks       hooks
@@ -167,6 +168,7 @@ type handlerOptions struct {
 	pool        string
 	pooled      bool // InPool is given
 	weight      int  // 0: not given
+	onDemand    bool // it takes the jobs that Demand asks for
 	errs        []error
 }
 

@@ -173,7 +173,7 @@ func (s *Server) begin() error {
 	if s.used {
 		return ErrServerUsed
 	}
-	if s.engine.HandlesNone() && len(s.errs) == 0 {
+	if s.engine.HandlesNone() && len(s.errs) == 0 && !s.o.bare {
 		s.errs = append(s.errs, fmt.Errorf("%w: no handlers registered", ErrInvalid))
 	}
 	if err := errors.Join(s.errs...); err != nil {

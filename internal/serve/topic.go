@@ -140,17 +140,19 @@ func (l *latch) expect() (set bool) {
 }
 
 func (t *Topic) init() {
+	t.Mu.Lock() // jobs can be demanded before Run
+	defer t.Mu.Unlock()
 	s := t.Server
 	if m := t.Workers.Member; m != nil && t.Workers.Count == 0 && !s.Config.Own {
 		t.Workers.Count = m.Pool.Size
 	}
-	if t.Workers.Count == 0 {
+	if t.Workers.Count == 0 && !t.config.OnDemand { // of which some may have been asked for before Run
 		t.Workers.Count = s.Config.Concurrency
 	}
 	if m := t.Workers.Member; m != nil {
 		t.Workers.Count = min(t.Workers.Count, m.Pool.Size)
 	}
-	t.Workers.Cautious = t.config.Defaults.Retry >= 0
+	t.Workers.Cautious = t.config.OnDemand || t.config.Defaults.Retry >= 0
 	t.Workers.HandlerTime = workers.AheadUnknown
 	t.trouble = trouble{name: t.Keys.Topic, log: s.Log.With("topic", t.Keys.Topic), outage: s.outage}
 	t.owned.Freed = func() {

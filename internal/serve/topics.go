@@ -30,6 +30,7 @@ type TopicConfig struct {
 	PoolSize    int    // of a pool that is made for the topic and its classes; 0: the server has it
 	Weight      int
 	Lower       bool // a lower class of its pool
+	OnDemand    bool // it takes as many jobs as Demand asks for; Concurrency is 0
 	found       bool // by a pattern
 }
 
@@ -78,6 +79,30 @@ func (s *Server) Handle(most int, offers ...Offer) error {
 // Handles reports whether the server serves a topic.
 func (s *Server) Handles(topic string) bool { return s.Topics.Get(topic) != nil }
 
+// Demand makes a topic that takes jobs on demand take so many more, or with a negative number so
+// many fewer of those that it has not started yet. Jobs that nobody wants any more go back to ready
+// at once.
+func (s *Server) Demand(topic string, jobs int) {
+	t := s.Topics.Get(topic)
+	if t == nil {
+		return
+	}
+	t.Mu.Lock()
+	w := &t.Workers
+	w.Count += jobs
+	t.startWorkerLocked()
+	if t.roomLocked() > 0 {
+		t.freedLocked()
+	}
+	unwanted := len(w.Next)+len(w.Later) > max(0, w.Idle())
+	t.unlock()
+	if unwanted {
+		t.GiveBack(errUnwanted)
+	}
+}
+
+var errUnwanted = errors.New("nobody waits for the job any more")
+
 // serves is Handles for a handler of the server. A topic that a pattern matches can be one that the
 // server will find.
 func (s *Server) serves(topic string) bool {
@@ -103,7 +128,9 @@ func (s *Server) addTopicLocked(like TopicConfig, client redis.UniversalClient) 
 		return nil, ErrHandled
 	}
 	t := &Topic{Server: s, Keys: script.NewKeys(s.Config.Prefix, like.Topic), config: like, taking: taking{limits: like.Limits}}
-	t.Workers.Workers = workers.Workers{Count: like.Concurrency, PerCall: like.PerCall, Window: like.Window}
+	t.Workers.Workers = workers.Workers{
+		Count: like.Concurrency, PerCall: like.PerCall, Window: like.Window, OnDemand: like.OnDemand,
+	}
 	if pool := s.pools[like.Pool]; pool != nil {
 		t.Workers.Member = &workers.Member{Pool: pool, Receive: t.receive, Weight: like.Weight, Lower: like.Lower}
 	}

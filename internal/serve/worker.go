@@ -361,7 +361,7 @@ func (t *Topic) endLocked(settled settle.Row) (abandoned bool, lost error) {
 // far away, and workers with short handlers need their jobs sooner.
 func (t *Topic) nextLocked(d time.Duration, now time.Time, settles bool) (next *run.Run) {
 	t.Workers.Ran(d)
-	t.Workers.Busy--
+	t.Workers.Ended()
 	t.adjustLocked(1)
 	if t.Workers.Idle() > 0 {
 		if next = t.popLocked(now); next != nil {

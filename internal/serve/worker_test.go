@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -250,4 +251,52 @@ func TestPlacesArePassedRarelyWhileTheyAreUsed(t *testing.T) {
 	a.Workers.passed = time.Now().Add(time.Second)
 	a.GiveBack(errBounded)
 	require.True(t, a.passPlaces(t.Context()))
+}
+
+// A topic on demand starts a job for each that was asked for. A job that is wanted no more, or not
+// yet, goes back at once.
+func TestOnDemand(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		var started atomic.Int32
+		a := topicOf(t, 5, func(context.Context, *run.Run) error {
+			started.Add(1)
+			<-release
+			return nil
+		}, nil)
+		a.Workers.OnDemand, a.Workers.Cautious, a.Workers.Count = true, true, 0
+		demand := func(n, room int) {
+			t.Helper()
+			a.Server.Demand("a", n)
+			synctest.Wait()
+			a.Mu.Lock()
+			defer a.Mu.Unlock()
+			require.Equal(t, room, a.roomLocked())
+		}
+		demand(2, 2)
+		require.True(t, a.hasIdleWorker())
+		for _, r := range a.taken(2) {
+			a.admit(r, nil)
+		}
+		synctest.Wait()
+		require.EqualValues(t, 2, started.Load())
+		require.False(t, a.hasIdleWorker())
+		demand(1, 1)
+		late := a.taken(1)[0]
+		late.ID = "late"
+		a.Workers.Starting = true
+		a.admit(late, nil)
+		demand(-1, 0) // before its worker has started
+		require.Len(t, a.Outcomes.Rows, 1)
+		require.Equal(t, settle.Return, a.Outcomes.Rows[0].Verb)
+		a.letGo()
+		release <- struct{}{}
+		release <- struct{}{}
+		synctest.Wait()
+		require.EqualValues(t, 2, started.Load())
+		require.Len(t, a.Outcomes.Rows, 3)
+		require.Zero(t, a.Workers.Count)
+		a.Server.Demand("b", 1) // which is not served
+	})
 }

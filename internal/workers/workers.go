@@ -40,6 +40,7 @@ type Workers struct {
 	PerCall  int  // most jobs of a call of the handler: the BatchSize; 0: the handler runs single jobs
 	Cautious bool // nothing is taken ahead: the Defaults of the handler limit the retries
 	Window   Window
+	OnDemand bool // Count is a worker for each run, and one for each job that somebody waits for
 
 	Busy     int        // workers that are running a handler
 	Starting bool       // a worker is being started for the head of next
@@ -331,6 +332,14 @@ func (w *Workers) Shift() *run.Run {
 // Follows reports whether the first job of next can be in the batch of another one.
 func (w *Workers) Follows(first *run.Run) bool {
 	return len(w.Next) > 0 && (!w.Window.ByKey || w.Next[0].Options.Key == first.Options.Key)
+}
+
+// Ended notes that the handler of a worker has ended. On demand the worker was for that job only.
+func (w *Workers) Ended() {
+	w.Busy--
+	if w.OnDemand {
+		w.Count--
+	}
 }
 
 // Ran notes the duration of a call of the handler.

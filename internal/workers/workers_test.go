@@ -237,3 +237,33 @@ func TestWorkersSpill(t *testing.T) {
 	lost, rest = w.Spill(true)
 	require.Equal(t, []string{"b", "acdef", ""}, []string{ids(lost), ids(rest), ids(w.Next)})
 }
+
+// A topic on demand takes as many jobs as somebody waits for, and none ahead. A run that has ended
+// leaves no room for another.
+func TestWorkersOnDemand(t *testing.T) {
+	w := Workers{OnDemand: true, Cautious: true}
+	room := func(want int) {
+		t.Helper()
+		require.Equal(t, want, w.Room(w.Busy))
+		require.Equal(t, want, w.Unclaimed())
+	}
+	room(0)
+	w.Count += 3
+	room(3)
+	w.Busy++
+	w.Ran(0) // as short as can be
+	w.Ended()
+	room(2)
+	w.Busy++
+	w.Count-- // who waited for the other has gone
+	room(0)
+	w.Count-- // and for the running one, too
+	room(0)
+	w.Count++ // which its handler finds out
+	w.Ended()
+	room(0)
+	require.Zero(t, w.Count)
+	own := Workers{Count: 3, Busy: 1}
+	own.Ended()
+	require.Equal(t, 3, own.Idle())
+}
