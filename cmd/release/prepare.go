@@ -11,10 +11,7 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-const (
-	readmeFile = "README.md"
-	rightsFile = "docs/acl/delayq.acl"
-)
+const rightsFile = "docs/acl/delayq.acl"
 
 // rightsOf is where the rights of a release are kept: a test compares later ones with them.
 func rightsOf(version string) string { return "lua/testdata/acl/" + version + ".acl" }
@@ -22,10 +19,22 @@ func rightsOf(version string) string { return "lua/testdata/acl/" + version + ".
 // storedOf is where the data are that a release stores: tests of later ones load them.
 func storedOf(version string) string { return "tests/testdata/stored/" + version + ".redis" }
 
-// statusOf is the sentence of the README that names the newest version.
-func statusOf(version string) string { return fmt.Sprintf("**Status:** v%s.", bare(version)) }
+// readmeFiles name the newest version, in English and in Chinese.
+var readmeFiles = []string{"README.md", "docs/zh-CN/README.md"}
 
-var status = regexp.MustCompile(`\*\*Status:\*\* v\d+\.\d+\.\d+\.`)
+var status = regexp.MustCompile(`(\*\*(?:Status:|状态：)\*\* )v\d+\.\d+\.\d+`)
+
+// setStatus sets the version that a README names.
+func (r *repo) setStatus(file, version string) error {
+	text, err := r.read(file)
+	if err != nil {
+		return err
+	}
+	if !status.Match(text) {
+		return fmt.Errorf("%s has no sentence like %q", file, "**Status:** v0.1.0.")
+	}
+	return r.write(file, status.ReplaceAll(text, []byte("${1}v"+bare(version))))
+}
 
 // canonical returns a version with its v, if it is one that can be released.
 func canonical(version string) (string, error) {
@@ -183,20 +192,16 @@ func (r *repo) prepare(out io.Writer, version string) error {
 	if err != nil {
 		return err
 	}
-	readme, err := r.read(readmeFile)
-	if err != nil {
-		return err
-	}
-	if !status.Match(readme) {
-		return fmt.Errorf("%s has no sentence like %q", readmeFile, statusOf("v0.1.0"))
-	}
-	readme = status.ReplaceAllLiteral(readme, []byte(statusOf(v)))
 	rights, err := r.read(rightsFile)
 	if err != nil {
 		return err
 	}
-	err = errors.Join(r.setVersion(v), r.write(changelogFile, []byte(log)), r.write(readmeFile, readme), r.write(rightsOf(v), rights))
-	if err != nil {
+	for _, file := range readmeFiles {
+		if err := r.setStatus(file, v); err != nil {
+			return err
+		}
+	}
+	if err = errors.Join(r.setVersion(v), r.write(changelogFile, []byte(log)), r.write(rightsOf(v), rights)); err != nil {
 		return err
 	}
 	var tags []string

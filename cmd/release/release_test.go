@@ -51,6 +51,7 @@ func toy(t *testing.T) *repo {
 	put("go.work", "go 1.25.0\n\nuse (\n"+strings.Replace(uses, "./\n", ".\n", 1)+")\n\n"+replacedAt("v0.0.9"))
 	put("LICENSE", "SPDX-License-Identifier: MIT\n")
 	put("README.md", "# toy\n\n**Status:** v0.0.9. Young.\n")
+	put("docs/zh-CN/README.md", "# toy\n\n**状态：** v0.0.9。\n")
 	put("CHANGELOG.md", "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- All.\n")
 	put(".ci/lint", "true\n")
 	put(storedOf("v0.1.0"), "# 2000-01-01T00:00:00Z\n")
@@ -108,6 +109,7 @@ func TestReleaseFromCheckToNext(t *testing.T) {
 	require.Contains(t, r.text(t, "go.work"), replacedAt("v0.1.0"))
 	require.NotContains(t, r.text(t, "go.work"), "v0.0.9")
 	require.Contains(t, r.text(t, "README.md"), "**Status:** v0.1.0. Young.")
+	require.Contains(t, r.text(t, "docs/zh-CN/README.md"), "**状态：** v0.1.0。")
 	require.Equal(t, "user delayq-producer\n", r.text(t, "lua/testdata/acl/v0.1.0.acl"))
 	day := time.Now().UTC().Format(time.DateOnly)
 	require.Contains(t, r.text(t, "CHANGELOG.md"), "# Changelog\n\n## [0.1.0] - "+day+"\n\n### Added\n")
@@ -187,7 +189,9 @@ func TestModulesOfThisClone(t *testing.T) {
 	r, err := openRepo(".")
 	require.NoError(t, err)
 	require.NoError(t, r.checkModules())
-	require.Regexp(t, status, r.text(t, readmeFile))
+	for _, file := range readmeFiles {
+		require.Regexp(t, status, r.text(t, file))
+	}
 }
 
 // tidy knows the siblings of the clone, and puts no line of them into a go.sum.
@@ -214,7 +218,7 @@ func TestModulesOfTheProxy(t *testing.T) {
 	require.NoError(t, r.writeProxy(dir, "HEAD"))
 	for path, want := range map[string][]string{
 		"prom": {"LICENSE", "go.mod", "p.go"},
-		"": {".ci/lint", "CHANGELOG.md", "LICENSE", "README.md", "docs/acl/delayq.acl", "docs/docs_test.go", "docs/licenses.md", "go.mod", "go.work",
+		"": {".ci/lint", "CHANGELOG.md", "LICENSE", "README.md", "docs/acl/delayq.acl", "docs/docs_test.go", "docs/licenses.md", "docs/zh-CN/README.md", "go.mod", "go.work",
 			"lua/testdata/acl/v0.0.9.acl", "p.go", "tests/testdata/stored/v0.1.0.redis"},
 	} {
 		at := filepath.Join(dir, root, path, "@v")

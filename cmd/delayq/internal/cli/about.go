@@ -39,7 +39,7 @@ func (a *app) scheduleCommands() []*cobra.Command {
 }
 
 func (a *app) checkCommands() []*cobra.Command {
-	list := []*cobra.Command{a.checkCommand(), a.healthCommand(), a.doctorCommand(), a.auditCommand(), a.exporterCommand()}
+	list := []*cobra.Command{a.checkCommand(), a.healthCommand(), a.doctorCommand(), a.auditCommand(), a.exporterCommand(), a.gatewayCommand()}
 	if part.Whole() {
 		list = append(list, a.webCommand(), a.relayCommand())
 	}
@@ -47,7 +47,9 @@ func (a *app) checkCommands() []*cobra.Command {
 }
 
 func (a *app) dataCommands() []*cobra.Command {
-	return []*cobra.Command{a.exportCommand(), a.importCommand()}
+	load := a.importCommand()
+	load.AddCommand(a.importAsynqCommand())
+	return []*cobra.Command{a.exportCommand(), load}
 }
 
 func (a *app) otherCommands() []*cobra.Command {

@@ -73,7 +73,7 @@ SIGINT and SIGTERM end it with exit code 0.`,
 
 // A metricsServer serves a registry over HTTP.
 type metricsServer struct {
-	http.Server
+	*http.Server
 	listener net.Listener
 	ended    chan error
 }
@@ -112,7 +112,7 @@ func serveMetrics(address string, reg *prometheus.Registry, log *slog.Logger, pr
 		})
 	}
 	mux.Handle("GET /{$}", text("delayq: /metrics for Prometheus, /healthz\n"))
-	s := &metricsServer{listener: l, ended: make(chan error, 1)}
+	s := &metricsServer{Server: new(http.Server), listener: l, ended: make(chan error, 1)}
 	s.Handler, s.ErrorLog = mux, slog.NewLogLogger(log.Handler(), slog.LevelWarn)
 	s.ReadHeaderTimeout, s.ReadTimeout, s.WriteTimeout, s.IdleTimeout = 5*time.Second, 10*time.Second, 30*time.Second, 2*time.Minute
 	s.MaxHeaderBytes = 64 << 10

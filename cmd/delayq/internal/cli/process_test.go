@@ -290,7 +290,7 @@ func TestReadOnlyUser(t *testing.T) {
 func TestReadersAndWritersAreAllCommands(t *testing.T) {
 	var out bytes.Buffer
 	root := newApp(&out).root()
-	listed := []string{"delayq", "delayq schedule", "delayq acl", "delayq version", "delayq server", "delayq top", "delayq demo", "delayq exporter", "delayq web", "delayq relay", "delayq memory", "delayq health", "delayq worker", "delayq task"}
+	listed := []string{"delayq", "delayq schedule", "delayq acl", "delayq version", "delayq server", "delayq top", "delayq demo", "delayq exporter", "delayq gateway", "delayq import asynq", "delayq web", "delayq relay", "delayq memory", "delayq health", "delayq worker", "delayq task"}
 	for _, args := range slices.Concat(readers, writers) {
 		cmd, _, err := root.Find(args)
 		require.NoError(t, err)

@@ -136,10 +136,11 @@ it is refused, because other users could see it in the list of processes.`,
 func showUsage(cmd *cobra.Command) error {
 	w := cmd.OutOrStderr()
 	fmt.Fprint(w, "Usage:")
+	if own := strings.Contains(cmd.Use, " "); cmd.Runnable() && (own || !cmd.HasAvailableSubCommands()) {
+		fmt.Fprintf(w, "\n  %s", cmd.UseLine())
+	}
 	if cmd.HasAvailableSubCommands() {
 		fmt.Fprintf(w, "\n  %s [command]", cmd.CommandPath())
-	} else if cmd.Runnable() {
-		fmt.Fprintf(w, "\n  %s", cmd.UseLine())
 	}
 	if cmd.HasExample() {
 		fmt.Fprintf(w, "\n\nExamples:\n%s", cmd.Example)

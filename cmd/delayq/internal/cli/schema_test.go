@@ -51,6 +51,7 @@ var listSchemas = []struct {
 	}{}},
 	{schemaAudit, schemaAuditEntry, "acts", auditRecord{}, nil},
 	{schemaUndelivered, schemaUndeliveredJob, "refusals", undeliveredRecord{}, nil},
+	{schemaAsynqImport, schemaAsynqPart, "parts", asynqPart{}, asynqTotals{}},
 	{schemaKeys, schemaKey, "keys", keyRecord{}, struct {
 		Next       string `json:"next,omitempty"`
 		NextBase64 []byte `json:"next_base64,omitempty"`

@@ -13,14 +13,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The picture in the README is the view of the snapshot.
+// The picture in the manual is the view of the snapshot.
 func TestTopPicture(t *testing.T) {
 	m := snapshot(t, 120, 13)
 	picture := drawing(m.View().Content, m.width, m.height)
 	compare(t, filepath.Join("..", "..", "..", "..", "docs", "top.svg"), picture)
-	readme, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "README.md"))
+	manual, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "docs", "cli.md"))
 	require.NoError(t, err)
-	require.Contains(t, string(readme), "(docs/top.svg)")
+	require.Contains(t, string(manual), "](top.svg)")
 }
 
 // Sizes of a cell of the picture, in pixels.

@@ -167,7 +167,7 @@ func servePage(address string, page http.Handler, log *slog.Logger) (*metricsSer
 	if err != nil {
 		return nil, &exitCode{exitError, err.Error()}
 	}
-	s := &metricsServer{listener: l, ended: make(chan error, 1)}
+	s := &metricsServer{Server: new(http.Server), listener: l, ended: make(chan error, 1)}
 	s.Handler, s.ErrorLog = page, slog.NewLogLogger(log.Handler(), slog.LevelWarn)
 	s.ReadHeaderTimeout, s.ReadTimeout, s.WriteTimeout, s.IdleTimeout = 5*time.Second, 30*time.Second, time.Minute, 2*time.Minute
 	s.MaxHeaderBytes = 64 << 10
