@@ -73,7 +73,7 @@ func thousands(n int) string {
 
 // Limits that several documents name.
 func TestProseLimitsAreTheRealOnes(t *testing.T) {
-	readme := proseFile(t, "README.md")
+	features := proseFile(t, "docs/features.md")
 	for what, words := range map[string]string{
 		"ID":      fmt.Sprintf("%d KiB", script.MaxIDLen>>10),
 		"topic":   fmt.Sprintf("%d bytes", script.MaxTopicLen),
@@ -83,7 +83,7 @@ func TestProseLimitsAreTheRealOnes(t *testing.T) {
 		"due":     strconv.Itoa(time.UnixMilli(number(t, "maxDueMS")).UTC().Year()),
 		"retries": strings.ReplaceAll(fmt.Sprint(math.MaxInt32), "2147483647", "2,147,483,647"),
 	} {
-		require.Contains(t, readme, words, what)
+		require.Contains(t, features, words, what)
 	}
 	require.EqualValues(t, math.MaxInt32, number(t, "maxRetry"))
 }
@@ -97,25 +97,6 @@ func TestProseReadmeCodeIsTheExample(t *testing.T) {
 	require.Equal(t, proseFile(t, "example/readme/main.go"), block)
 	_, body, _ := strings.Cut(block, "\nfunc main() {\n")
 	require.LessOrEqual(t, strings.Count(body, "\n"), 26, "lines of main, with its closing brace")
-}
-
-// The figures in README.md are rows of the table of results in bench/README.md.
-func TestProseFiguresAreResults(t *testing.T) {
-	_, after, _ := strings.Cut(proseFile(t, "README.md"), "\n## Figures\n")
-	section, _, _ := strings.Cut(after, "\n## ")
-	_, after, _ = strings.Cut(proseFile(t, "bench/README.md"), "\n## Results\n")
-	results, _, _ := strings.Cut(after, "\n## ")
-	rows := 0
-	for line := range strings.Lines(section) {
-		if strings.HasPrefix(line, "| ") {
-			require.Contains(t, results, line)
-			rows++
-		}
-	}
-	require.Equal(t, 2+4, rows, "a head, a rule and four figures")
-	conditions, _, found := strings.Cut(section, ".\n\n|")
-	require.True(t, found)
-	require.Contains(t, strings.Join(strings.Fields(results), " "), strings.Join(strings.Fields(conditions), " "))
 }
 
 // The table in docs/howto/why-is-it-not-running.md has the codes of Explain in their order, with
@@ -181,7 +162,7 @@ func TestProseFilesExist(t *testing.T) {
 	placeholder := regexp.MustCompile(`(^|_|/)x_`)
 	named := regexp.MustCompile("`([\\w/]+\\.(?:go|lua|acl))`")
 	for document, dir := range map[string]string{
-		"README.md": "", "CONTRIBUTING.md": "", "docs/design.md": "", "docs/protocol.md": "",
+		"README.md": "", "CONTRIBUTING.md": "", "docs/features.md": "", "docs/delivery.md": "", "docs/design.md": "", "docs/protocol.md": "",
 		"docs/reliability.md": "", "bench/README.md": "bench",
 	} {
 		for _, m := range named.FindAllStringSubmatch(proseFile(t, document), -1) {
@@ -239,7 +220,7 @@ func TestProseExamplesExist(t *testing.T) {
 		}
 	}
 	found := 0
-	for _, file := range []string{"README.md", "docs/README.md", "CONTRIBUTING.md"} {
+	for _, file := range []string{"README.md", "docs/README.md", "docs/features.md", "CONTRIBUTING.md"} {
 		for _, m := range link.FindAllStringSubmatch(proseFile(t, file), -1) {
 			found++
 			name := "func Example" + strings.NewReplacer(".", "_", "-", "_").Replace(m[2]) + "()"
@@ -279,7 +260,7 @@ func TestProseNamesAreExported(t *testing.T) {
 	require.NoError(t, err)
 	found := 0
 	removed := regexp.MustCompile(`(?ms)^### Removed\n(.*?)^##`).FindString(proseFile(t, "CHANGELOG.md"))
-	for _, file := range append(files, "README.md", "CHANGELOG.md", "docs/tutorial.md", "docs/operations.md") {
+	for _, file := range append(files, "README.md", "CHANGELOG.md", "docs/features.md", "docs/delivery.md", "docs/tutorial.md", "docs/operations.md") {
 		text := proseFile(t, file)
 		for _, m := range regexp.MustCompile(`\bdelayq\.([A-Z]\w*)`).FindAllStringSubmatch(text, -1) {
 			require.True(t, top[m[1]], "%s names %s", file, m[0])

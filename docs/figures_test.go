@@ -18,6 +18,7 @@ import (
 	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/doctor"
 	"github.com/delayq/delayq/internal/fire"
+	"github.com/delayq/delayq/internal/listen"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/schedule"
 	"github.com/delayq/delayq/internal/script"
@@ -61,21 +62,27 @@ func proseFigures(t *testing.T) []proseFigure {
 
 	return []proseFigure{
 		{"README.md", "the job runs again: in <>, 4 s, 8 s", first},
-		{"README.md", "Redis holds wire format <>,", record.Version},
-		{"README.md", "and format <> for jobs with a key", record.VersionKeyed},
-		{"README.md", "after <>, 4 s and so on up to", first},
-		{"README.md", "and so on up to <> with jitter", last},
-		{"README.md", "| up to <> of any bytes; an empty one is replaced", size(script.MaxIDLen)},
-		{"README.md", "| Topic, prefix | up to <> of UTF-8", size(script.MaxTopicLen)},
-		{"README.md", "| up to <> of any bytes by default (`MaxPayload`", size(number(t, "defaultClient.maxPayload"))},
-		{"README.md", "(`MaxPayload`: up to <>)", largestPayload},
-		{"README.md", "| Headers | up to <> for each job", size(script.MaxHeaderLen)},
-		{"README.md", "| Delay | up to <> years", int(span(t, "maxDelay") / (365 * day))},
-		{"README.md", "no due time after the year <> |", time.UnixMilli(number(t, "maxDueMS")).UTC().Year()},
-		{"README.md", "| unlimited, or up to <> |", number(t, "maxRetry")},
+		{"docs/features.md", "Redis holds wire format <>,", record.Version},
+		{"docs/features.md", "and format <> for jobs with a key", record.VersionKeyed},
+		{"docs/features.md", "after <>, 4 s and so on up to", first},
+		{"docs/features.md", "and so on up to <> with jitter", last},
+		{"docs/features.md", "| up to <> of any bytes; an empty one is replaced", size(script.MaxIDLen)},
+		{"docs/features.md", "| Topic, prefix | up to <> of UTF-8", size(script.MaxTopicLen)},
+		{"docs/features.md", "| up to <> of any bytes by default (`MaxPayload`", size(number(t, "defaultClient.maxPayload"))},
+		{"docs/features.md", "(`MaxPayload`: up to <>)", largestPayload},
+		{"docs/features.md", "| Headers | up to <> for each job", size(script.MaxHeaderLen)},
+		{"docs/features.md", "| Delay | up to <> years", int(span(t, "maxDelay") / (365 * day))},
+		{"docs/features.md", "no due time after the year <> |", time.UnixMilli(number(t, "maxDueMS")).UTC().Year()},
+		{"docs/features.md", "| unlimited, or up to <> |", number(t, "maxRetry")},
 		{"README.md", "has more than <> of them or after", deadCount},
 		{"README.md", "of them or after <> days (`DeadLimit`)", deadDays},
-		{"README.md", "`Runs` lists the last <> runs", history},
+		{"docs/howto/cron.md", "`Runs` lists the last <> runs", history},
+
+		{"docs/howto/retries.md", "and the longest one | <> and 4096 s", first},
+		{"docs/howto/retries.md", "and the longest one | 2 s and <> |", last},
+		{"docs/howto/retries.md", "the last of 25 retries comes <> after the first failure", backoffs(25).Truncate(time.Hour)},
+		{"docs/howto/delay.md", "A delay has up to <> years.", int(span(t, "maxDelay") / (365 * day))},
+		{"docs/delivery.md", "while its lease holds: <> by default", span(t, "defaultServer.lease")},
 
 		{"docs/howto/dead-jobs.md", "by count and age: <> jobs", deadCount},
 		{"docs/howto/dead-jobs.md", "jobs and <> days by default", deadDays},
@@ -108,10 +115,10 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/operations.md", "A record carries a format version: <>, or 2 if", record.Version},
 		{"docs/operations.md", "A record carries a format version: 1, or <> if the job has a key", record.VersionKeyed},
 		{"docs/operations.md", "and 5 or <> if it is a step of a flow", record.MaxVersion},
-		{"docs/README.md", "a board, <> alerts", alerts(t)},
+		{"docs/README.md", "get a board, <> alerts", alerts(t)},
 		{"docs/howto/monitoring.md", "has a Grafana board, <> alerts for Prometheus", alerts(t)},
-		{"README.md", "**[Grafana board and <> alerts]", alerts(t)},
-		{"README.md", "whose last retry is <> after the first failure", backoffs(25).Truncate(time.Hour)},
+		{"docs/features.md", "**[Grafana board and <> alerts]", alerts(t)},
+		{"docs/features.md", "whose last retry is <> after the first failure", backoffs(25).Truncate(time.Hour)},
 		{"*.go", "default [Backoff] the last retry is <> after the first failure", backoffs(25).Truncate(time.Hour)},
 		{"*.go", "[Backoff] that is <> after the first attempt", backoffs(decodeAttempts(t) - 1).Truncate(time.Minute)},
 		{"*.go", "After <> attempts it is buried", decodeAttempts(t)},
@@ -164,7 +171,7 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/operations.md", "**One call of a server** takes at most <>,", serve.CallTimeout},
 		{"docs/operations.md", "waits for a job, lasts <> in Redis.", serve.WaitTimeout},
 		{"docs/operations.md", "Without a reply after <> the server", serve.WaitTimeout + serve.WaitMargin},
-		{"docs/operations.md", "**A silent control channel** is tested after <>.", serve.ControlSilence},
+		{"docs/operations.md", "**A silent control channel** is tested after <>.", listen.Silence},
 		{"docs/operations.md", "by default every <> to 82 minutes.", int(last / time.Minute)},
 		{"docs/operations.md", "by default every 68 to <>.", time.Duration(math.Ceil((last * 6 / 5).Minutes())) * time.Minute},
 		{"docs/operations.md", "Jobs that had earlier attempts wait <> to", lostFirst},

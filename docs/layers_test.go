@@ -27,7 +27,7 @@ var layers = [][]string{
 	{"internal/friend", "internal/link", "internal/record", "internal/flow", "internal/schedule"},
 	{"internal/contain"},
 	{"internal/loop", "lua"},
-	{"internal/script"},
+	{"internal/listen", "internal/script"},
 	{"internal/await", "internal/commit", "internal/run"},
 	{"internal/workers", "internal/settle", "internal/fire", "internal/doctor", "internal/explain"},
 	{"internal/serve"},

@@ -26,7 +26,7 @@ func TestForbiddenCharactersAreSaid(t *testing.T) {
 	}
 	require.Greater(t, len(forbidden), 3)
 	list := regexp.MustCompile("without ([^a-z]+) and control characters")
-	for _, document := range []string{"client.go", "README.md", "docs/protocol.md"} {
+	for _, document := range []string{"client.go", "docs/features.md", "docs/protocol.md"} {
 		text := strings.Join(strings.Fields(strings.ReplaceAll(proseFile(t, document), "\n//", "\n")), " ")
 		found := list.FindAllStringSubmatch(text, -1)
 		require.NotEmpty(t, found, document)

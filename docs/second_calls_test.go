@@ -15,6 +15,7 @@ var secondCalls = map[string]string{
 	"commit.Groups.add":            "before a job is stored, or under a context of its own and again until it succeeds: see Announce and Confirm",
 	"delayq.Client.removeName":     "under a context of its own, and the error is returned; a job that was stored meanwhile brings the name back",
 	"delayq.Client.Apply":          "the error of the audit is dropped only if code of the user has panicked",
+	"listen.newPinger":             "a ping that fails closes the connection, and the reader hears of that",
 	"outbox.holding.release":       "the lease of the shard ends by itself",
 	"serve.Server.farewell":        "the error is logged; other servers delete the heartbeat when it is stale",
 	"serve.Server.isEmpty":         "the next look of the loop tries again: the topic stays served until then",
