@@ -306,16 +306,29 @@ func TestNotesOfARun(t *testing.T) {
 		_, results = recall(25)
 		require.Len(t, results, 2)
 
+		letter := func(held hand.Held) string {
+			r, err := h.TryRecall(held, script.CallBytes)
+			require.NoError(t, err)
+			return r.Text(4)
+		}
+		require.Equal(t, "o", letter(held))
+		require.Equal(t, "o", letter(foreign), "there is a note")
+
 		// A job with the same ID begins anew.
 		require.Equal(t, "o", h.Letters([]hand.Held{held}, settle.Row{Verb: settle.Ack}))
 		require.Equal(t, "l", h.Note(held, hand.Note{Progress: "4 4 1 2 "}))
 		require.Empty(t, h.notes())
+		require.Equal(t, "l", letter(held), "it is gone")
 		require.NoError(t, h.RDB.HSet(t.Context(), h.Keys.Notes, "pa", note, "s1:a"+held.Nonce()+names[0], "x").Err()) // by v0.1.0
 		h.Put("+0", "a")
 		held = h.TakeOne("a")
 		note, results = recall(script.CallBytes)
 		require.Empty(t, note)
 		require.Empty(t, results)
+		require.Equal(t, "o", letter(held), "it has noted nothing")
+		foreign = held
+		foreign.Fence = "1"
+		require.Equal(t, "l", letter(foreign), "another run has it")
 		require.Equal(t, "o", h.Note(held, hand.Note{Step: "first", Result: "1"}))
 		note, results = recall(script.CallBytes)
 		require.Equal(t, held.Nonce()+"7:5:first", note)

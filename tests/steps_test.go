@@ -16,6 +16,7 @@ import (
 
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/queuetest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A stepLog is what the functions of steps have seen.
@@ -651,6 +652,33 @@ func TestRecallWhileRedisIsAway(t *testing.T) {
 		require.Equal(b, map[string]int{"1/one": 1}, log.runs())
 		require.EqualValues(b, 1, b.Counter("a", "taken"))
 		require.EqualValues(b, 1, b.Counter("a", "acked"))
+	})
+}
+
+// A job is gone when its run reads what earlier ones have noted, and the run has not been told yet.
+// Its steps are not taken for new ones.
+func TestRecallOfAJobThatIsGone(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		var log stepLog
+		var failed error
+		keys := script.NewKeys(queuetest.Prefix, "a")
+		b.Serve("a", func(ctx context.Context, job *delayq.Job) error {
+			if job.Attempt == 2 { // as a cancel does whose message is on its way
+				require.NoError(b, b.RDB.HDel(b.Context(), keys.Pool, job.ID).Err())
+				require.NoError(b, b.RDB.ZRem(b.Context(), keys.Leases, job.ID).Err())
+				require.NoError(b, b.RDB.Del(b.Context(), keys.Notes).Err())
+			}
+			err := log.all(b, ctx, job, "one")
+			if job.Attempt == 1 {
+				return queuetest.ErrTest
+			}
+			failed = err
+			return err
+		}, delayq.Lease(12*time.Second))
+		b.Enqueue("a", "1", delayq.Backoff(time.Second, time.Second))
+		b.Pass(time.Minute)
+		require.Equal(b, map[string]int{"1/one": 1}, log.runs())
+		require.ErrorIs(b, failed, delayq.ErrCancelled)
 	})
 }
 

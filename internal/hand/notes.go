@@ -57,7 +57,7 @@ func (h *Hand) Note(held Held, notes ...Note) string {
 
 // TryRecall is one call of the recall script.
 func (h *Hand) TryRecall(held Held, bytes int, names ...string) (script.Reply, error) {
-	args := []any{held.ID, held.Nonce(), bytes}
+	args := []any{held.ID, held.Nonce(), bytes, held.Fence}
 	for _, name := range names {
 		args = append(args, name)
 	}

@@ -104,13 +104,17 @@ func (t *Topic) Recall(ctx context.Context, r *run.Run, some ...string) ([]strin
 	call, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(&r.Ctx, cancel)()
-	args := []any{r.ID, r.Nonce, script.CallBytes}
-	for _, step := range some {
-		args = append(args, step)
-	}
-	reply, err := t.recall(call, args)
-	for slow := new(loop.Pace); err != nil && script.Away(err) && loop.Sleep(call, slow.Next()); {
-		reply, err = t.recall(call, args)
+	reply, err := t.recall(call, r, some)
+	for slow := new(loop.Pace); ; reply, err = t.recall(call, r, some) {
+		if err != nil && !script.Away(err) || err == nil && reply.Text(4) != string(script.LetterLost) {
+			break
+		}
+		// A run whose job is gone must not take its steps for new ones. It is told soon. Or an
+		// extension of its lease has overtaken the call.
+		if !loop.Sleep(call, slow.Next()) {
+			err = cmp.Or(err, error(run.ErrLeaseLost))
+			break
+		}
 	}
 	if err != nil {
 		return nil, nil, cmp.Or(context.Cause(&r.Ctx), context.Cause(ctx), err)
@@ -133,7 +137,7 @@ func (t *Topic) Recall(ctx context.Context, r *run.Run, some ...string) ([]strin
 }
 
 // recall is one call of Recall. Few are in flight at a time.
-func (t *Topic) recall(ctx context.Context, args []any) (script.Reply, error) {
+func (t *Topic) recall(ctx context.Context, r *run.Run, some []string) (script.Reply, error) {
 	select {
 	case t.Server.recalls <- struct{}{}:
 		defer func() { <-t.Server.recalls }()
@@ -142,6 +146,12 @@ func (t *Topic) recall(ctx context.Context, args []any) (script.Reply, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
+	t.Mu.Lock()
+	args := []any{r.ID, r.Nonce, script.CallBytes, r.Fence.String()}
+	t.Mu.Unlock()
+	for _, step := range some {
+		args = append(args, step)
+	}
 	return t.Server.Scripts.Exec(ctx, script.Recall, t.Keys, "", 1, args...)
 }
 
