@@ -70,21 +70,21 @@ var breakable = map[string]func(h *Hand, running hand.Held) (script.Reply, error
 		return h.Settle([]hand.Held{r}, settle.Row{Verb: settle.Again})
 	},
 	"again later": func(h *Hand, r hand.Held) (script.Reply, error) {
-		return h.Settle([]hand.Held{r}, settle.Row{Verb: settle.Again, Delay: time.Second / 2})
+		return h.Settle([]hand.Held{r}, settle.Row{Verb: settle.Again, Delay: time.Hour})
 	},
 	"extend":        func(h *Hand, r hand.Held) (script.Reply, error) { return h.TryExtend(r.LeaseEnd()+1000, r) },
 	"enqueue now":   func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryEnqueue(false, [2]string{"new", "+0"}) },
-	"enqueue later": func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryEnqueue(false, [2]string{"new", "+500"}) },
+	"enqueue later": func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryEnqueue(false, [2]string{"new", "+3600000"}) },
 	"enqueue_now":   func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryEnqueueLone("new", "+0") },
-	"enqueue_later": func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryEnqueueLone("new", "+500") },
+	"enqueue_later": func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryEnqueueLone("new", "+3600000") },
 	"replace running": func(h *Hand, _ hand.Held) (script.Reply, error) {
 		return h.TryEnqueue(true, [2]string{"running", "+0"})
 	},
 	"replace scheduled": func(h *Hand, _ hand.Held) (script.Reply, error) {
 		return h.TryEnqueue(true, [2]string{"scheduled", "+0"})
 	},
-	"replace dead":       func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryEnqueue(true, [2]string{"dead", "+500"}) },
-	"replace backed off": func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryEnqueue(true, [2]string{"back", "+500"}) },
+	"replace dead":       func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryEnqueue(true, [2]string{"dead", "+3600000"}) },
+	"replace backed off": func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryEnqueue(true, [2]string{"back", "+3600000"}) },
 	"enqueue unique": func(h *Hand, _ hand.Held) (script.Reply, error) {
 		return h.TryEnqueue(false, [2]string{"new", "+0!1000/10"})
 	},
@@ -92,13 +92,13 @@ var breakable = map[string]func(h *Hand, running hand.Held) (script.Reply, error
 		return h.TryEnqueue(true, [2]string{"scheduled", "+0!1000/10"})
 	},
 	"replace debounce scheduled": func(h *Hand, _ hand.Held) (script.Reply, error) {
-		return h.TryEnqueue(false, [2]string{"scheduled", "b+100/1000"})
+		return h.TryEnqueue(false, [2]string{"scheduled", "b+3600000/36000000"})
 	},
 	"replace debounce running": func(h *Hand, _ hand.Held) (script.Reply, error) {
-		return h.TryEnqueue(false, [2]string{"running", "b+100/1000"})
+		return h.TryEnqueue(false, [2]string{"running", "b+3600000/36000000"})
 	},
 	"replace latest": func(h *Hand, _ hand.Held) (script.Reply, error) {
-		return h.TryEnqueue(false, [2]string{"back", "l+100"})
+		return h.TryEnqueue(false, [2]string{"back", "l+3600000"})
 	},
 	"retry successor": func(h *Hand, r hand.Held) (script.Reply, error) {
 		h.follow("running")
@@ -112,10 +112,10 @@ var breakable = map[string]func(h *Hand, running hand.Held) (script.Reply, error
 	"cancel running":     func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryCancel("running") },
 	"cancel scheduled":   func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryCancel("scheduled") },
 	"cancel dead":        func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryCancel("dead") },
-	"reschedule ready":   func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryReschedule("ready", "+500") },
+	"reschedule ready":   func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryReschedule("ready", "+3600000") },
 	"reschedule to now":  func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryReschedule("scheduled", "+0") },
 	"revive":             func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryRevive("dead") },
-	"revive later":       func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryReviveAt("dead", "+500") },
+	"revive later":       func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryReviveAt("dead", "+3600000") },
 	"bury_waiting ready": func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryBury("ready") },
 	"bury_waiting":       func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryBury("back") },
 }
@@ -128,7 +128,7 @@ func scriptOf(call string) string {
 
 // follow gives a running job a successor, if that can be.
 func (h *Hand) follow(id string) {
-	_, _ = h.TryEnqueue(false, [2]string{id, "b+100/1000"})
+	_, _ = h.TryEnqueue(false, [2]string{id, "b+3600000/36000000"})
 }
 
 // mayForget lists the jobs that a call may end.
