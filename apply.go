@@ -1,6 +1,7 @@
 package delayq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -284,6 +285,7 @@ func (r *application) begin(ctx context.Context, page *Page) *step {
 		return s
 	}
 	s.batch = r.client.newBatch(ctx, list[0].Kind, len(list), func(_ int, o *commit.Op) error {
+		o.Topic = r.query.Topic // not the partition
 		err := outcomeOf(o, o.Err)
 		if over := r.settled(err); s.stop == nil {
 			s.stop = over
@@ -316,7 +318,7 @@ func (s *step) close() {
 
 // operation returns the operation about a job of a page, or nil if there is nothing to do.
 func (r *application) operation(info *JobInfo) *commit.Op {
-	o := &commit.Op{Kind: r.action.kind, Topic: r.query.Topic, ID: info.ID, Known: known(info), Reason: r.action.reason}
+	o := &commit.Op{Kind: r.action.kind, Topic: cmp.Or(info.place, info.Topic), ID: info.ID, Known: known(info), Reason: r.action.reason}
 	switch {
 	case o.Kind == commit.Revive && info.BuriedAt.After(r.began):
 		r.over = !r.query.Latest // the next ones were buried later still
@@ -347,35 +349,6 @@ func (r *application) operation(info *JobInfo) *commit.Op {
 		o.Move = &commit.Move{When: due.when(), Due: due.Options}
 	}
 	return o
-}
-
-// ActOn acts on a job that was read, as the calls about single jobs do, but only if the job is
-// still as it was then, as with [IfUnchanged]. Of a job whose record was not read, the state is
-// compared, and the due time, time of burial or time until which it is kept. Otherwise nothing is
-// changed, and the error is an [ErrNotFound] that says so.
-func (friends) ActOn(ctx context.Context, c *Client, info *JobInfo, a Action) error {
-	o := &commit.Op{Kind: a.kind, Topic: info.Topic, ID: info.ID, Known: known(info), Reason: a.reason}
-	if text, reads, err := info.expectation(); err == nil {
-		o.Known, o.Reads = text, reads
-	}
-	if a.kind == commit.Delete && info.State == StateDead {
-		o.Kind = commit.Cancel
-	}
-	ctx, end := c.begin(ctx, CallEvent{Name: o.Kind.Name, Topic: o.Topic, ID: o.ID, Jobs: 1})
-	var err error
-	if o.Kind == commit.Reschedule {
-		o.Move, err = moveTo(a.due)
-	}
-	if err == nil {
-		err = c.do(ctx, o)
-	}
-	if errors.Is(err, ErrChanged) {
-		err = o.Place().At(fmt.Errorf("%w as it was when it was read, %s", ErrNotFound, info.State))
-	}
-	if o.Kind == commit.Cancel {
-		c.dequeued(ctx, o, err)
-	}
-	return end.err(c.acted(ctx, o.Place(), argumentsOf(o), stateText(info.State, info.Due), err))
 }
 
 // nextShare returns the due time of the next job, of Spread. The multiples of the golden ratio,
@@ -412,20 +385,114 @@ func (r *application) failed(err error) {
 	}
 }
 
-// known returns how a page knows a job, as lua/prelude/expect.lua reads it.
-func known(info *JobInfo) string {
-	with := func(letter byte, at time.Time) string {
-		return string(strconv.AppendInt([]byte{letter}, at.UnixMilli(), 10))
+// count counts the jobs that match, for a DryRun.
+func (r *application) count(ctx context.Context) error {
+	q, most := r.query, r.opts.most
+	if q.Cursor == "" && most == 0 && !q.filtered() {
+		n, _, err := r.client.inspector().Count(ctx, q)
+		r.sum.Matched = n
+		return err
 	}
-	switch info.State {
-	case StateScheduled:
-		return with(script.LetterScheduled, info.Due)
-	case StateDead:
-		return with(script.LetterDead, info.BuriedAt)
-	case StateDone:
-		return with(script.LetterDone, info.KeptUntil)
-	case StateRunning:
-		return string(script.LetterRunning)
+	for {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		q.Limit, q.Cursor = maxLimit, r.sum.Next
+		if most > 0 {
+			q.Limit = int(min(maxLimit, most-r.sum.Matched))
+		}
+		page, err := r.read(ctx, q)
+		if err != nil {
+			return err
+		}
+		r.sum.Matched += int64(len(page.Jobs))
+		r.sum.Examined += int64(page.Examined)
+		r.sum.Next = page.Next
+		r.report()
+		if page.Next == "" || most > 0 && r.sum.Matched >= most {
+			return nil
+		}
 	}
-	return string(script.LetterReady)
+}
+
+// A step is a page of jobs that Redis is acting on.
+type step struct {
+	page  *Page
+	batch *commit.Batch // nil: there is nothing to do
+	jobs  int           // in batch
+	over  bool          // the jobs behind the page are to be left alone
+	stop  error         // why the next page must not be acted on
+}
+
+// run acts on page after page. While Redis acts on the jobs of one, the next one is read, and its
+// jobs are sent too.
+func (r *application) run(ctx context.Context) error {
+	reading, stop := context.WithCancel(ctx)
+	next, acting := &ahead{}, []*step(nil) // acting: their outcomes are not counted yet
+	defer func() {
+		stop()
+		_, _ = next.page()
+		for _, s := range acting { // the function of OnProgress has panicked
+			s.close()
+		}
+	}()
+	var unread, stopped error
+	var began time.Time // of the last step
+	var acted int64     // before it
+	for at, more := r.sum.Next, true; ; {
+		if q := r.pageAt(at, acting); more && q.Limit > 0 && len(acting) < r.depth() {
+			var page *Page
+			if unread = r.wait(ctx, began, r.acted()-acted); unread == nil {
+				page, unread = r.following(ctx, next, q)
+			}
+			if more = unread == nil; more {
+				began, acted = time.Now(), r.acted()
+				acting = append(acting, r.begin(ctx, page))
+				at, more = page.Next, page.Next != "" && !r.over
+				next = r.readAhead(reading, r.pageAt(at, acting), more)
+			}
+			continue
+		}
+		if len(acting) == 0 {
+			return cmp.Or(stopped, unread)
+		}
+		s := acting[0]
+		acting = acting[1:]
+		r.finish(s)
+		if stopped = cmp.Or(stopped, s.stop); stopped == nil {
+			r.sum.Next = s.page.Next
+			if s.over {
+				r.sum.Next = ""
+			}
+		}
+		more = more && stopped == nil
+		r.report()
+	}
+}
+
+// acted returns the number of jobs that have an outcome.
+func (r *application) acted() int64 { return r.sum.Done + r.sum.Skipped + r.sum.Failed }
+
+// wait waits until Pace allows another step after one that began then and acted on so many jobs.
+// What a slow step or a long search has left unused is not made up for. wait returns the cause if
+// ctx is done.
+func (r *application) wait(ctx context.Context, began time.Time, acted int64) error {
+	if r.opts.pace > 0 {
+		timer := time.NewTimer(time.Until(began.Add(time.Duration(float64(acted) / float64(r.opts.pace) * float64(time.Second)))))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// report calls OnProgress.
+func (r *application) report() {
+	if r.opts.progress != nil {
+		sum := r.sum
+		sum.Errs = slices.Clone(sum.Errs)
+		r.opts.progress(sum)
+	}
 }

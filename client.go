@@ -421,9 +421,7 @@ func (c *Client) do(ctx context.Context, o *commit.Op) error {
 
 // carryOut carries out an operation, alone or with others of its topic.
 func (c *Client) carryOut(ctx context.Context, o *commit.Op) error {
-	g := c.commits.For(o.Topic, o.Kind)
-	defer g.Release()
-	return outcomeOf(o, g.Do(ctx, o))
+	return outcomeOf(o, c.commits.Do(ctx, o))
 }
 
 // one executes a script for a schedule. It returns the new state, and what the script says of how

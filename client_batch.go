@@ -10,6 +10,7 @@ import (
 
 	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/part"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
 )
@@ -388,7 +389,7 @@ func (friends) Answers(ctx context.Context, c *Client) error {
 // row as a whole, and again each time.
 func checkRow(r *commit.Row) error {
 	var errs []error
-	if err := checkNames(r.Topic, r.ID); err != nil {
+	if err := checkNames(part.HomeOf(r.Topic), r.ID); err != nil {
 		errs = append(errs, err)
 	}
 	if r.ID == "" {

@@ -7,12 +7,12 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/explain"
+	"github.com/delayq/delayq/internal/places"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
 	"github.com/delayq/delayq/internal/serve"
@@ -20,8 +20,9 @@ import (
 
 // An Explanation says why a job is not running, or that it is. [Inspector.Explain] returns it.
 type Explanation struct {
-	// Verdict is one sentence in English: the state of the job, the first of Reasons, its flow, its
-	// progress and its last five steps ([Step]), and how many clients wait for it.
+	// Verdict is one sentence in English: the state of the job, the first of Reasons, its
+	// partition and those that are closing ([Client.Partition]), its flow, its progress and its
+	// last five steps ([Step]), and how many clients wait for it.
 	Verdict string
 	Job     *JobInfo // without its payload; nil if there is no such job
 	// Reasons has every reason that holds, the decisive one first. It is empty if the job has
@@ -33,6 +34,8 @@ type Explanation struct {
 	Settings []Setting
 	Waiters  int       // clients that wait for the job: see [Client.Wait]
 	At       time.Time // when the job was read, by Redis's clock
+	// Partition is the partition that has the job. It is zero if the topic itself has it.
+	Partition PartitionRef
 }
 
 // A ReasonCode says what kind of reason a [Reason] is.
@@ -83,7 +86,8 @@ const (
 	ReasonTopicPaused ReasonCode = "topic_paused"
 	// The topic is held: see [Hold]. Until, By, Because.
 	ReasonTopicHeld ReasonCode = "topic_held"
-	// As many jobs of the topic are running as its [Limits] allow. Running, Limit; Stragglers.
+	// As many jobs of the topic are running as its [Limits] allow, or in a partition as its share
+	// of them allows. Running, Limit; Stragglers; Partition, Whole.
 	ReasonTopicLimit ReasonCode = "topic_limit"
 	// The rate of the topic allows no start now. Until: the next start. Rate; Ahead: jobs before
 	// this one.
@@ -130,7 +134,7 @@ const (
 	// Too few jobs are ready for a batch: see [Gather]. Until: when a batch begins nevertheless.
 	ReasonGathering ReasonCode = "gathering"
 	// Other jobs are in front of this one, or keys are in the round: see [Key]. Ahead, More, Keys,
-	// PerSecond; Wait, if there are no keys.
+	// PerSecond; Wait, if there are no keys; Partition.
 	ReasonBehind ReasonCode = "behind"
 	// The job has a key: see [Key]. Other jobs of the key are in front of it, or other keys are in
 	// the round. Ahead: those jobs. Keys; PerSecond.
@@ -208,6 +212,11 @@ type Reason struct {
 	// the number of steps.
 	Used, Limit int64
 	Version     int // the format version of the job's record
+
+	// Partition reports that Ahead, Keys, Running and Limit are those of the partition that has the
+	// job. Then Whole is the limit of the topic, of which Limit is the share.
+	Partition bool
+	Whole     int64
 }
 
 // Explain says why a job is not running: a verdict in one sentence, and every reason that holds. A
@@ -222,7 +231,7 @@ type Reason struct {
 // to each node of a Cluster for up to about 100 servers. If the job should be running by its due
 // time and is not, or if it does not exist, INFO is one more call. If it does not exist, the audit
 // is another one, O(1,000). The last step of a [Flow] costs the read of the flow, and an
-// explanation of up to three of its steps.
+// explanation of up to three of its steps. A topic with partitions costs two round trips more.
 func (i *Inspector) Explain(ctx context.Context, topic, id string) (*Explanation, error) {
 	place := script.Place{Call: "explain", Topic: topic, Job: id}
 	err := i.validate(ctx, topic, id)
@@ -235,6 +244,9 @@ func (i *Inspector) Explain(ctx context.Context, topic, id string) (*Explanation
 	}
 	verdict, reasons := c.Explain()
 	e := &Explanation{Verdict: verdict, Job: c.info, Settings: c.settings, Waiters: c.Waiters, At: c.At}
+	if c.info != nil {
+		e.Partition = PartitionRef(places.RefOf(c.info.place))
+	}
 	for n := range reasons {
 		e.Reasons = append(e.Reasons, c.reason(&reasons[n]))
 	}
@@ -248,7 +260,7 @@ func (c *circumstances) reason(r *explain.Reason) Reason {
 		Attempt: r.Attempt, Snoozes: r.Snoozes, Stage: r.Stage, Stages: r.Stages, Server: r.Server, Host: r.Host, Servers: r.Servers, Others: r.Others,
 		Workers: r.Workers, Running: r.Running, Stragglers: r.Stragglers, Job: r.Job, For: r.For, Ahead: r.Ahead, More: r.More, Keys: r.Keys,
 		PerSecond: r.PerSecond, Wait: r.Wait, LoopAge: r.LoopAge, Finding: FindingKind(r.Finding), Refusal: r.Refusal,
-		Used: r.Used, Limit: r.Limit, Version: r.Version, Missing: r.Missing,
+		Used: r.Used, Limit: r.Limit, Version: r.Version, Missing: r.Missing, Partition: r.Partition, Whole: r.Whole,
 	}
 	if r.Error != nil {
 		to.Error = &c.info.Errors[len(c.info.Errors)-1]
@@ -275,7 +287,8 @@ func (i *Inspector) circumstances(ctx context.Context, topic, id string) (*circu
 	k := script.NewKeys(i.o.prefix, topic)
 	call := script.NewCall(script.Explain, topic, 1, k.Of(script.Explain, ""), []any{id, recordHead, explain.Look})
 	first := redis.NewScanCmd(ctx, nil, "hscan", script.ServersKey(i.o.prefix), 0, "count", script.HeartbeatsPage)
-	i.scripts.DoWith(ctx, []*script.Call{call}, first)
+	asked := places.AskMap(ctx, k)
+	places.Do(ctx, i.scripts, []*script.Call{call}, first, asked.SliceCmd)
 	if call.Err != nil {
 		return nil, call.Err
 	}
@@ -283,7 +296,10 @@ func (i *Inspector) circumstances(ctx context.Context, topic, id string) (*circu
 	if err != nil {
 		return nil, err
 	}
-	c := readCircumstances(topic, id, call.Reply)
+	c, err := i.placed(ctx, k, id, call.Reply, asked)
+	if err != nil {
+		return nil, err
+	}
 	c.serve(topic, servers)
 	if err := i.explainFlow(ctx, c); err != nil {
 		return nil, err
@@ -466,35 +482,6 @@ func (a *AuditEntry) about(topic, id string) bool {
 	if a.ID != "" {
 		return a.ID == id
 	}
-	jobs := a.batch()
-	return int64(len(jobs)) == a.Count && slices.Contains(jobs, JobRef{Topic: topic, ID: id})
-}
-
-// batch returns the jobs of an act, or nil if the audit does not name them all.
-func (a *AuditEntry) batch() (jobs []JobRef) {
-	if len(a.Filter) > record.MaxFilter-utf8.UTFMax {
-		return nil // it may be cut
-	}
-	var words []string
-	for rest := a.Filter; rest != ""; {
-		quoted, err := strconv.QuotedPrefix(rest)
-		if err != nil {
-			return nil // it is no list of jobs
-		}
-		word, _ := strconv.Unquote(quoted) // QuotedPrefix has found no fault
-		words = append(words, word)
-		rest = rest[len(quoted):]
-		if due, moved := strings.CutPrefix(rest, " due "); moved { // of RescheduleBatch
-			_, rest, _ = strings.Cut(due, ",")
-		}
-		rest = strings.TrimLeft(rest, ", ")
-	}
-	for len(words) > 0 {
-		job := JobRef{Topic: a.Topic, ID: words[0]}
-		if a.Topic == "" && len(words) > 1 {
-			job, words = JobRef{Topic: words[0], ID: words[1]}, words[1:]
-		}
-		jobs, words = append(jobs, job), words[1:]
-	}
-	return jobs
+	jobs := record.BatchOf(a.Topic, a.Filter)
+	return int64(len(jobs)) == a.Count && slices.Contains(jobs, [2]string{topic, id})
 }

@@ -333,6 +333,7 @@ type Group struct {
 	last   JobRef
 	mu     sync.Mutex
 	name   string // of the flow; empty: not known yet
+	place  string // topic or partition that has it
 }
 
 // OpenGroup starts a flow without steps, as [Client.Start] does. It needs a [Flow.Deadline]. Add
@@ -345,7 +346,7 @@ func (c *Client) OpenGroup(ctx context.Context, f *Flow) (*Group, error) {
 	if job == nil {
 		return nil, err
 	}
-	return &Group{client: c, last: JobRef{job.Topic, job.ID}, name: f.name}, err
+	return &Group{client: c, last: JobRef{job.Topic, job.ID}}, err
 }
 
 // Group returns a group that was opened by another process or earlier, by the topic and the ID of
@@ -362,11 +363,11 @@ func (c *Client) Group(topic, id string) *Group { return &Group{client: c, last:
 // Errors: [ErrGroupClosed], [ErrInvalid], [ErrUnknownOutcome], the error of the context, or that of
 // Redis.
 func (g *Group) Add(ctx context.Context, jobs ...NewJob) error {
-	return g.call(ctx, "add to group", len(jobs), func(f *Flow) error {
+	return g.call(ctx, "add to group", len(jobs), func(f *Flow, place string) error {
 		words, sizes, unfit := make([]any, 0, 2*len(jobs)), make([]int, len(jobs)), []error(nil)
 		for n, job := range jobs {
 			job.Options = slices.Clip(job.Options)
-			e := &enqueueing{job: job, joins: &joining{f.member(g.last.Topic, g.last.ID, 0), maxDelay}}
+			e := &enqueueing{job: job, joins: &joining{f.member(place, g.last.ID, 0), maxDelay}}
 			row, err := g.client.sealStep(ctx, e)
 			if err == nil && (JobRef{e.job.Topic, e.job.ID}) == g.last {
 				err = fmt.Errorf("%w: it is the last step itself", ErrInvalid)
@@ -387,7 +388,7 @@ func (g *Group) Add(ctx context.Context, jobs ...NewJob) error {
 				bytes += sizes[to]
 				to++
 			}
-			if err := g.send(ctx, to-from, false, words[2*from:2*to]); err != nil {
+			if err := g.send(ctx, place, to-from, false, words[2*from:2*to]); err != nil {
 				return err
 			}
 			from = to
@@ -400,45 +401,45 @@ func (g *Group) Add(ctx context.Context, jobs ...NewJob) error {
 // group that is closed can be closed again, for example after an [ErrUnknownOutcome]. Errors:
 // [ErrNotFound] if there is no such group, and those of [Group.Add].
 func (g *Group) Close(ctx context.Context) error {
-	return g.call(ctx, "close group", 0, func(*Flow) error { return g.send(ctx, 0, true, nil) })
+	return g.call(ctx, "close group", 0, func(_ *Flow, place string) error { return g.send(ctx, place, 0, true, nil) })
 }
 
 // call validates a call about the group, and calls do with its flow.
-func (g *Group) call(ctx context.Context, name string, jobs int, do func(*Flow) error) error {
+func (g *Group) call(ctx context.Context, name string, jobs int, do func(f *Flow, place string) error) error {
 	if g == nil || g.client == nil {
 		return fmt.Errorf("%s: %w: the Group is not one of OpenGroup or Client.Group", name, ErrInvalid)
 	}
 	ctx, end := g.client.begin(ctx, CallEvent{Name: name, Topic: g.last.Topic, ID: g.last.ID, Jobs: jobs})
-	of, err := &Flow{}, g.client.validate(ctx, g.last.Topic, g.last.ID)
+	of, place, err := &Flow{}, "", g.client.validate(ctx, g.last.Topic, g.last.ID)
 	if err == nil {
-		of.name, err = g.lookUp(ctx)
+		of.name, place, err = g.lookUp(ctx)
 	}
 	if err == nil {
-		err = do(of)
+		err = do(of, place)
 	}
 	return end.err(script.Place{Call: name, Topic: g.last.Topic, Job: g.last.ID}.At(err))
 }
 
-// lookUp returns the name of the flow, and reads it unless it is known.
-func (g *Group) lookUp(ctx context.Context) (string, error) {
+// lookUp returns the name of the flow and where it is, and reads them unless they are known.
+func (g *Group) lookUp(ctx context.Context) (name, place string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.name != "" {
-		return g.name, nil
+		return g.name, g.place, nil
 	}
 	read, err := g.client.inspector().readFlow(ctx, g.last.Topic, g.last.ID, 0, 0)
 	if err == nil && read.last == nil { // and servers of the topic will sweep the flow
 		err = ErrNotFound
 	}
 	if err == nil {
-		g.name = read.Name
+		g.name, g.place = read.Name, read.place
 	}
-	return g.name, err
+	return g.name, g.place, err
 }
 
 // send sends one call, and releases the last step if the group is complete then.
-func (g *Group) send(ctx context.Context, jobs int, closes bool, words []any) error {
-	c, k := g.client, script.NewKeys(g.client.o.prefix, g.last.Topic)
+func (g *Group) send(ctx context.Context, place string, jobs int, closes bool, words []any) error {
+	c, k := g.client, script.NewKeys(g.client.o.prefix, place)
 	exec := func(s *script.Script, n int, words ...any) (script.Reply, error) {
 		series := c.series.Get()
 		r, err := c.scripts.Exec(ctx, s, k, k.Receipt(series.ID), n, append([]any{series.Next()}, words...)...)
@@ -450,7 +451,7 @@ func (g *Group) send(ctx context.Context, jobs int, closes bool, words []any) er
 		closing = 1
 	}
 	channel := script.ControlChannel(c.o.prefix)
-	r, err := exec(script.FlowAdd, jobs, append([]any{channel, g.last.Topic, g.last.ID, g.name, closing}, words...)...)
+	r, err := exec(script.FlowAdd, jobs, append([]any{channel, place, g.last.ID, g.name, closing}, words...)...)
 	if err != nil {
 		return err
 	}
@@ -463,7 +464,7 @@ func (g *Group) send(ctx context.Context, jobs int, closes bool, words []any) er
 	case r.Number(3) == 0:
 		return nil
 	}
-	err = c.carryOut(ctx, commit.ReleaseOp(g.last.Topic, g.last.ID, g.name))
+	err = c.carryOut(ctx, commit.ReleaseOp(place, g.last.ID, g.name))
 	if slices.ContainsFunc([]error{ErrChanged, ErrNotFound, ErrRunning, ErrDead}, func(fine error) bool { return errors.Is(err, fine) }) {
 		return nil // it was released meanwhile
 	}

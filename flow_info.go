@@ -9,6 +9,7 @@ import (
 	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/explain"
 	"github.com/delayq/delayq/internal/flow"
+	"github.com/delayq/delayq/internal/part"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
@@ -178,11 +179,19 @@ type flowRead struct {
 	steps []FlowStepInfo
 	next  int
 	last  *JobInfo
+	place string // topic or partition that has the flow
 }
 
 // readFlow reads a flow, up to that many of its steps, and its last step, in one round trip.
-func (i *Inspector) readFlow(ctx context.Context, topic, id string, from, count int) (*flowRead, error) {
-	k := script.NewKeys(i.o.prefix, topic)
+func (i *Inspector) readFlow(ctx context.Context, topic, id string, from, count int) (read *flowRead, err error) {
+	return read, i.inPlaces(ctx, topic, func(k *script.Keys) (found bool, err error) {
+		read, err = i.readFlowIn(ctx, k, topic, id, from, count)
+		return err == nil, err
+	})
+}
+
+// readFlowIn is readFlow in one place of the topic.
+func (i *Inspector) readFlowIn(ctx context.Context, k *script.Keys, topic, id string, from, count int) (*flowRead, error) {
 	call := script.NewCall(script.FlowRead, topic, 1, k.Of(script.FlowRead, ""), []any{id, from, count})
 	get := script.NewCall(commit.Get.Script, topic, 1, k.Of(commit.Get.Script, ""), []any{script.CallBytes, recordHead, id})
 	i.scripts.DoWith(ctx, []*script.Call{call, get})
@@ -193,7 +202,7 @@ func (i *Inspector) readFlow(ctx context.Context, topic, id string, from, count 
 	if r.Text(2) == "" {
 		return nil, ErrNotFound
 	}
-	read := &flowRead{now: r.Now(), next: int(max(0, r.Number(5)))}
+	read := &flowRead{now: r.Now(), next: int(max(0, r.Number(5))), place: k.Topic}
 	var err error
 	if read.Flow, err = flow.Read(r.Text(2)); err != nil {
 		return nil, err
@@ -208,6 +217,27 @@ func (i *Inspector) readFlow(ctx context.Context, topic, id string, from, count 
 	}
 	read.last = readJobInfo(topic, id, recordHead, func(column int) string { return get.Reply.List(2 + column).Text(0) })
 	return read, nil
+}
+
+// inPlaces calls look for the places of a topic, one after the other, until one has what it looks
+// for. A topic without partitions is one place, after which its map is read only if that has
+// nothing. The error is the last one: [ErrNotFound] of all of them.
+func (i *Inspector) inPlaces(ctx context.Context, topic string, look func(k *script.Keys) (found bool, err error)) error {
+	home := script.NewKeys(i.o.prefix, topic)
+	found, err := look(home)
+	if found || !errors.Is(err, ErrNotFound) || home.Topic != part.HomeOf(topic) {
+		return err
+	}
+	m, _, bad := commit.ReadMap(ctx, i.scripts, home)
+	if bad != nil {
+		return bad
+	}
+	for _, p := range commit.Places(i.o.prefix, topic, m)[1:] {
+		if found, err = look(p.Keys); found || !errors.Is(err, ErrNotFound) {
+			return err
+		}
+	}
+	return err
 }
 
 // An Input is a step that another step has waited for: see [Job.Inputs]. OutputSize is that of its
@@ -293,7 +323,7 @@ func (friends) SetInputs(j *Job, inputs []Input) {
 // memberOf sets of which flow the job is a step.
 func (j *Job) memberOf(f *record.Flow) {
 	if f != nil {
-		j.Flow = JobRef{f.Topic, f.ID}
+		j.Flow = JobRef{part.HomeOf(f.Topic), f.ID}
 	}
 }
 
@@ -303,7 +333,7 @@ func (i *Inspector) explainFlow(ctx context.Context, c *circumstances) error {
 		return nil
 	}
 	of := c.info.options.Flow
-	c.Flow = &explain.Flow{Topic: of.Topic, ID: of.ID, Step: of.Step, Last: of.Last()}
+	c.Flow = &explain.Flow{Topic: part.HomeOf(of.Topic), ID: of.ID, Step: of.Step, Last: of.Last()}
 	if !of.Last() || c.info.State != StateScheduled {
 		return nil
 	}

@@ -9,7 +9,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/doctor"
+	"github.com/delayq/delayq/internal/places"
 	"github.com/delayq/delayq/internal/script"
 	"github.com/delayq/delayq/internal/serve"
 )
@@ -349,6 +351,25 @@ const (
 	// than a minute. The ID is that topic. [Server.Health] and the log of the servers have the
 	// error. There is no repair: servers try again until they succeed.
 	FindingUndelivered FindingKind = "undelivered"
+
+	// FindingNotServed is a topic with partitions that no live server serves: see
+	// [Client.Partition]. There is no repair.
+	FindingNotServed FindingKind = "partition_not_served"
+
+	// FindingNotClosed is a partition of an earlier [Client.Partition], or the topic itself, that
+	// still takes new jobs: the call was cut off a moment ago, or a failover has opened it. Repair:
+	// closed. Servers of the topic do that too.
+	FindingNotClosed FindingKind = "partition_not_closed"
+
+	// FindingMapLost is a topic whose latest partitions take no new jobs: Redis has lost those of a
+	// later call. Servers of the topic that know them restore them. If none does, call
+	// [Client.Partition] again.
+	FindingMapLost FindingKind = "map_lost"
+
+	// FindingStrayHome is an unfinished job in the topic itself that no schedule has made, long
+	// after the topic was divided: a client of a release without partitions has stored it. It runs,
+	// but its ID is not compared with those in partitions. There is no repair.
+	FindingStrayHome FindingKind = "stray_home_job"
 )
 
 // A Finding is one inconsistency that normal operation never produces. Its causes are lost writes,
@@ -361,6 +382,8 @@ type Finding struct {
 	ID       string
 	Kind     FindingKind
 	Repaired bool // always false in a report of [Inspector.Check]
+	// Partition is the partition that has it. It is zero if the topic itself has it.
+	Partition PartitionRef
 }
 
 // A CheckReport is the result of [Inspector.Check] or [Client.Repair] for a topic. Findings lists
@@ -379,19 +402,24 @@ type CheckReport struct {
 // Check makes bounded calls, one after another: one to two thousand for each million jobs. It keeps
 // eight bytes in memory for each ready job. It is safe for concurrent use.
 //
+// Of a topic with partitions, Check scans these one after the other, and looks for what is wrong with
+// them as a whole: see [FindingNotServed] and the kinds after it.
+//
 // If Check returns an error, it also returns the report of the part that it has scanned.
 func (i *Inspector) Check(ctx context.Context, topic string) (*CheckReport, error) {
 	place := script.Place{Call: "check", Topic: topic}
 	if err := i.validate(ctx, topic, ""); err != nil {
 		return nil, place.At(err)
 	}
-	k := script.NewKeys(i.o.prefix, topic)
-	d := doctor.New(i.scripts, i.rdb, k, false)
-	err := i.scan(ctx, k.Pool, func(i *Inspector) error {
-		d = doctor.New(i.scripts, i.rdb, k, false)
-		return d.Check(ctx)
-	})
-	return checkReport(&d.Report), place.At(err)
+	report, err := i.examine(ctx, topic, func(k *script.Keys) (r *doctor.Report, err error) {
+		err = i.scan(ctx, k.Pool, func(i *Inspector) error {
+			d := doctor.New(i.scripts, i.rdb, k, false)
+			r = &d.Report
+			return d.Check(ctx)
+		})
+		return r, err
+	}, nil)
+	return checkReport(report), place.At(err)
 }
 
 // Repair does what [Inspector.Check] does, and repairs what it finds. It loses no job, and lets no
@@ -407,19 +435,27 @@ func (c *Client) Repair(ctx context.Context, topic string) (*CheckReport, error)
 	if err := c.validate(ctx, topic, ""); err != nil {
 		return nil, end.err(place.At(err))
 	}
-	d := doctor.New(c.scripts, c.rdb, script.NewKeys(c.o.prefix, topic), true)
-	err := d.Check(ctx)
+	report, err := c.inspector().examine(ctx, topic, func(k *script.Keys) (*doctor.Report, error) {
+		d := doctor.New(c.scripts, c.rdb, k, true)
+		err := d.Check(ctx)
+		return &d.Report, err
+	}, func(ctx context.Context, k *script.Keys) error {
+		err := c.unsure(commit.ClosePlace(ctx, c.scripts, k))
+		return err
+	})
 	if err != nil {
 		err = place.At(c.unsure(err))
 	}
-	return checkReport(&d.Report), end.err(c.audited(ctx, place, "", "", int64(d.Report.Mended), err))
+	return checkReport(report), end.err(c.audited(ctx, place, "", "", int64(report.Mended), err))
 }
 
 // checkReport returns the report of a doctor.
 func checkReport(r *doctor.Report) *CheckReport {
 	c := &CheckReport{Jobs: r.Jobs, Found: make(map[FindingKind]int, len(r.Found)), Repaired: r.Mended}
 	for _, f := range r.Findings {
-		c.Findings = append(c.Findings, Finding{Key: f.Key, ID: f.ID, Kind: FindingKind(f.Kind), Repaired: f.Mended})
+		c.Findings = append(c.Findings, Finding{
+			Key: f.Key, ID: f.ID, Kind: FindingKind(f.Kind), Repaired: f.Mended, Partition: PartitionRef(places.RefOf(f.Place)),
+		})
 	}
 	for kind, n := range r.Found {
 		c.Found[FindingKind(kind)] = n

@@ -3,20 +3,15 @@ package delayq
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/delayq/delayq/internal/places"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
 )
@@ -101,7 +96,32 @@ func (i *Inspector) History(ctx context.Context, topic string, from, to time.Tim
 	if err = errors.Join(i.validate(ctx, topic, ""), err); err != nil {
 		return History{}, place.At(err)
 	}
-	k := script.NewKeys(i.o.prefix, topic)
+	history := History{Topic: topic, Step: step, Steps: make([]HistoryStep, n)}
+	late, ran := slices.Clone(record.LatenessBounds), slices.Clone(record.RunTimeBounds)
+	for at := range history.Steps {
+		history.Steps[at] = newHistoryStep(first+int64(at), step, late, ran)
+	}
+	errs := i.sumUp(ctx, []string{topic}, func(k *script.Keys) []redis.Cmder {
+		return []redis.Cmder{redis.NewSliceCmd(ctx, historyFields(k, first, n, step)...)}
+	}, func(_ int, k *script.Keys, cmds []redis.Cmder) error {
+		fields, err := cmds[0].(*redis.SliceCmd).Result()
+		if err != nil {
+			return script.Hinted(i.scripts.Blame(ctx, err, k.Minutes, k.Hours))
+		}
+		for at := range min(len(fields), len(history.Steps)) {
+			field, _ := fields[at].(string)
+			history.Steps[at].add(field, first+int64(at))
+		}
+		return nil
+	})
+	if errs != nil {
+		return History{}, place.At(errs[0])
+	}
+	return history, nil
+}
+
+// historyFields returns the command that reads some steps of a topic or a partition.
+func historyFields(k *script.Keys, first, n int64, step time.Duration) []any {
 	key, kept := k.Minutes, int64(record.HistoryMinutes)
 	if step == time.Hour {
 		key, kept = k.Hours, record.HistoryHours
@@ -111,22 +131,67 @@ func (i *Inspector) History(ctx context.Context, topic string, from, to time.Tim
 	for at := range n {
 		words = append(words, (first+at)%kept)
 	}
-	cmd := redis.NewSliceCmd(ctx, words...)
-	i.scripts.Send(ctx, nil, []redis.Cmder{cmd})
-	fields, err := cmd.Result()
-	if err != nil {
-		return History{}, place.At(script.Hinted(i.scripts.Blame(ctx, err, key)))
-	}
-	history := History{Topic: topic, Step: step, Steps: make([]HistoryStep, n)}
-	late, ran := slices.Clone(record.LatenessBounds), slices.Clone(record.RunTimeBounds)
-	for at := range history.Steps {
-		var field string
-		if at < len(fields) {
-			field, _ = fields[at].(string)
+	return words
+}
+
+// mostCommands is about how many commands travel in one pipeline.
+const mostCommands = 20_000
+
+// A reading is what is asked about a place of a topic, the one at an index.
+type reading struct {
+	at   int
+	keys *script.Keys
+	cmds []redis.Cmder
+	m    *places.Asked // the map; nil: the place is a partition
+}
+
+// sumUp reads numbers of topics: those of their homes, and in another round trip those of their
+// partitions, also of those that were given up lately. ask returns the commands for a place, and add adds its replies to the numbers of the
+// topic at an index. sumUp returns the first error of each topic, or nil if there is none at all.
+func (i *Inspector) sumUp(
+	ctx context.Context, topics []string, ask func(k *script.Keys) []redis.Cmder, add func(at int, k *script.Keys, cmds []redis.Cmder) error,
+) (errs []error) {
+	fail := func(at int, err error) {
+		if err != nil && errs == nil {
+			errs = make([]error, len(topics))
 		}
-		history.Steps[at].read(field, first+int64(at), step, late, ran)
+		if err != nil {
+			errs[at] = cmp.Or(errs[at], err)
+		}
 	}
-	return history, nil
+	list := make([]reading, len(topics))
+	for at, topic := range topics {
+		list[at] = reading{at: at, keys: script.NewKeys(i.o.prefix, topic)}
+		asked := places.AskMap(ctx, list[at].keys)
+		list[at].m = &asked
+	}
+	for len(list) > 0 {
+		var parts []reading
+		for len(list) > 0 {
+			n, cmds := 0, []redis.Cmder(nil)
+			for ; n < min(len(list), statsTopics) && len(cmds) < mostCommands; n++ {
+				list[n].cmds = ask(list[n].keys)
+				if cmds = append(cmds, list[n].cmds...); list[n].m != nil {
+					cmds = append(cmds, list[n].m.SliceCmd)
+				}
+			}
+			places.Send(ctx, i.scripts, cmds)
+			for _, r := range list[:n] {
+				fail(r.at, places.In(r.keys, add(r.at, r.keys, r.cmds)))
+				if r.m == nil {
+					continue
+				}
+				m, err := r.m.Ever(ctx, i.scripts)
+				fail(r.at, err)
+				for _, k := range places.Partitions(i.o.prefix, topics[r.at], m) {
+					parts = append(parts, reading{at: r.at, keys: k})
+				}
+			}
+			list = list[n:]
+		}
+		list = parts
+	}
+	return errs
 }
 
 // historySteps returns the first minute or hour since 1970 of a history, and how many there are.
@@ -157,22 +222,26 @@ func historySteps(from, to time.Time, step time.Duration) (first, n int64, err e
 	return last - n, n, nil
 }
 
-// read reads the field of a step. The numbers of another minute or hour, which has the same field,
+// newHistoryStep returns a step in which nothing has ended.
+func newHistoryStep(number int64, step time.Duration, late, ran []time.Duration) HistoryStep {
+	return HistoryStep{
+		At: msTime(number * step.Milliseconds()), Outcomes: make(map[Outcome]int64),
+		Lateness: Histogram{late, make([]int64, len(late)+1)}, RunTime: Histogram{ran, make([]int64, len(ran)+1)},
+	}
+}
+
+// add adds the field of a step. The numbers of another minute or hour, which has the same field,
 // are not its own.
-func (s *HistoryStep) read(field string, number int64, step time.Duration, late, ran []time.Duration) {
-	s.At = msTime(number * step.Milliseconds())
-	s.Outcomes = make(map[Outcome]int64)
-	s.Lateness = Histogram{late, make([]int64, len(late)+1)}
-	s.RunTime = Histogram{ran, make([]int64, len(ran)+1)}
+func (s *HistoryStep) add(field string, number int64) {
 	record.DecodeSums(field, number, func(name string, n int64) {
 		switch i := slices.Index(record.SeriesNames, name); {
 		case i < 0: // of another release
 		case i < record.FirstLate:
-			s.Outcomes[outcomeNames[i]] = n
+			s.Outcomes[outcomeNames[i]] += n
 		case i < record.FirstRan:
-			s.Lateness.Counts[i-record.FirstLate] = n
+			s.Lateness.Counts[i-record.FirstLate] += n
 		default:
-			s.RunTime.Counts[i-record.FirstRan] = n
+			s.RunTime.Counts[i-record.FirstRan] += n
 		}
 	})
 }
@@ -201,21 +270,89 @@ func (i *Inspector) Forecast(ctx context.Context, topic string, from time.Time, 
 		ms, _ := record.Millis(from.Add(time.Duration(at) * step)) // checkSteps has tried the last one
 		return strconv.FormatInt(ms, 10)
 	}
-	key := script.NewKeys(i.o.prefix, topic).Bucket
 	counts := make([]int64, 0, n)
 	for len(counts) < n {
-		cmds := make([]redis.Cmder, 0, forecastSteps)
+		var bounds [][2]string
 		for at := len(counts); at < min(n, len(counts)+forecastSteps); at++ {
-			cmds = append(cmds, redis.NewIntCmd(ctx, "zcount", key, edge(at), "("+edge(at+1)))
+			bounds = append(bounds, [2]string{edge(at), "(" + edge(at+1)})
 		}
-		i.scripts.Send(ctx, nil, cmds)
-		some, err := counted(cmds)
+		some, err := i.dueIn(ctx, []string{topic}, bounds)
 		if err != nil {
-			return nil, place.At(i.scripts.Blame(ctx, err, key))
+			return nil, place.At(err[0])
 		}
-		counts = append(counts, some...)
+		counts = append(counts, some[0]...)
 	}
 	return counts, nil
+}
+
+// dueIn returns how many jobs of each topic are due within each of some bounds, and the error of
+// each topic, whose counts are nil then. There are no errors at all if no topic has one.
+func (i *Inspector) dueIn(ctx context.Context, topics []string, bounds [][2]string) (counts [][]int64, errs []error) {
+	counts = make([][]int64, len(topics))
+	errs = i.sumUp(ctx, topics, func(k *script.Keys) []redis.Cmder {
+		cmds := make([]redis.Cmder, len(bounds))
+		for n, b := range bounds {
+			cmds[n] = redis.NewIntCmd(ctx, "zcount", k.Bucket, b[0], b[1])
+		}
+		return cmds
+	}, func(at int, k *script.Keys, cmds []redis.Cmder) error {
+		if counts[at] == nil {
+			counts[at] = make([]int64, len(bounds))
+		}
+		for n, cmd := range cmds {
+			due, err := cmd.(*redis.IntCmd).Result()
+			if err != nil {
+				return i.scripts.Blame(ctx, err, k.Bucket)
+			}
+			counts[at][n] += due
+		}
+		return nil
+	})
+	for at, err := range errs {
+		if err != nil {
+			counts[at] = nil
+		}
+	}
+	return counts, errs
+}
+
+// mostSpans is the maximum number of durations of one DueWithin.
+const mostSpans = 10
+
+// DueWithin returns how many jobs of each topic fall due within each of some durations from a time
+// on, in the order of topics and of within. It counts as [Inspector.Forecast] does: for a duration
+// d, the scheduled jobs that are due at from or later and before from plus d. Range: from 1 to 10
+// durations of 1 ms to 100 years; all must end between 1970 and 2286.
+//
+// If some topics cannot be read, their counts are nil, and DueWithin returns the others along with
+// the error.
+//
+// DueWithin sends 1,000 topics at a time, in one round trip to each node of a Cluster. Cost: O(log
+// N) for each topic and duration, with N scheduled jobs.
+func (i *Inspector) DueWithin(ctx context.Context, from time.Time, within []time.Duration, topics ...string) ([][]int64, error) {
+	errs := []error{i.usable(ctx), checkSpans(from, within)}
+	for _, topic := range topics {
+		errs = append(errs, invalidTopic(topic))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, script.Place{Call: "due within"}.At(err)
+	}
+	edge := func(at time.Time) string {
+		ms, _ := record.Millis(at) // checkSpans has tried it
+		return strconv.FormatInt(ms, 10)
+	}
+	bounds := make([][2]string, len(within))
+	for n, d := range within {
+		bounds[n] = [2]string{edge(from), "(" + edge(from.Add(d))}
+	}
+	list, errs := i.dueIn(ctx, topics, bounds)
+	var failed topicErrors
+	for at, err := range errs {
+		if err != nil {
+			failed = append(failed, script.Place{Call: "due within", Topic: topics[at]}.At(err))
+		}
+	}
+	return list, failed.join()
 }
 
 // checkSteps returns the complaints about the steps of a forecast.
@@ -237,19 +374,6 @@ func checkSteps(from time.Time, step time.Duration, n int) error {
 		return invalid([]error{err})
 	}
 	return nil
-}
-
-// counted returns the replies to commands that count.
-func counted(cmds []redis.Cmder) ([]int64, error) {
-	counts := make([]int64, len(cmds))
-	for at, cmd := range cmds {
-		n, err := cmd.(*redis.IntCmd).Result()
-		if err != nil {
-			return nil, err
-		}
-		counts[at] = n
-	}
-	return counts, nil
 }
 
 // Failures are the jobs with errors of a topic, in groups.
@@ -275,7 +399,6 @@ type FailureGroup struct {
 const (
 	failuresBudget = 2_000
 	failureIDs     = 5
-	failureKeyLen  = 12
 )
 
 // Failures groups the jobs of a topic in one state by their last error: dead jobs, or jobs that
@@ -293,25 +416,25 @@ func (i *Inspector) Failures(ctx context.Context, topic string, s State, budget 
 		budget = failuresBudget
 	}
 	q := Query{Topic: topic, State: s, Latest: s == StateDead, Limit: maxLimit, Budget: budget}
-	var w *walk
+	var l *listing
 	var err error
 	if s == StateDone {
 		err = fmt.Errorf("%w: state %q: must be scheduled, ready, running or dead; done jobs have no errors", ErrInvalid, s)
 	}
 	if err == nil {
-		w, err = i.newWalk(ctx, q)
+		l, err = i.newListing(ctx, q, false)
 	}
 	groups := make(map[string]*FailureGroup)
-	for err == nil && !w.ended && w.page.Examined < budget {
-		if err = w.step(ctx); err == nil {
-			group(groups, w.page.Jobs)
-			w.page.Jobs = nil
+	for err == nil && !l.Ended && l.Page.Examined < budget {
+		if err = l.said(l.Step(ctx)); err == nil {
+			group(groups, l.Page.Jobs)
+			l.Page.Jobs = nil
 		}
 	}
 	if err != nil {
 		return nil, script.Place{Call: "failures", Topic: topic}.At(err)
 	}
-	f := &Failures{Examined: w.page.Examined, Total: w.page.Total}
+	f := &Failures{Examined: l.Page.Examined, Total: l.Page.Total}
 	for _, g := range groups {
 		f.Groups = append(f.Groups, *g)
 	}
@@ -349,77 +472,5 @@ func group(groups map[string]*FailureGroup, jobs []*JobInfo) {
 
 // failureKey returns the key of the group of an error of a job.
 func failureKey(e *AttemptError, id string) string {
-	sum := sha256.Sum256([]byte(string(e.Kind) + "\n" + e.Type + "\n" + fold(e.Message, id)))
-	return hex.EncodeToString(sum[:])[:failureKeyLen]
+	return record.FailureKey(string(e.Kind), e.Type, e.Message, id)
 }
-
-var failureKeys = regexp.MustCompile(fmt.Sprintf(`^[0-9a-f]{%d}$`, failureKeyLen))
-
-func isFailureKey(key string) bool { return failureKeys.MatchString(key) }
-
-// What changes from one error to the next, in the order in which it is replaced.
-var folded = []struct {
-	text  *regexp.Regexp
-	digit bool // only if there is a digit in it
-}{
-	{text: regexp.MustCompile(`"(?:[^"\\]|\\.)*"|` + "`[^`]*`" + `|“[^”]*”|«[^»]*»`)},
-	{text: regexp.MustCompile(`(?i)\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b`)},                   // UUIDs
-	{text: regexp.MustCompile(`(?i)\[[0-9a-f.]*:[0-9a-f:.]*(?:%\w+)?\](?::\d+)?`)},                      // [::1]:80
-	{text: regexp.MustCompile(`(?i)(?:\b[0-9a-f]{1,4}|:)(?::[0-9a-f]{0,4}){2,7}\b|::1\b`), digit: true}, // IPv6
-	{text: regexp.MustCompile(`\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b`)},                                  // IPv4, with a port
-	{text: regexp.MustCompile(`\b(?:\d+(?:\.\d+)?(?:ns|us|µs|ms|s|m|h))+\b`)},                           // durations
-	{text: regexp.MustCompile(`\b(?:0[xX][0-9a-fA-F]+|[0-9a-fA-F]{4,})\b`), digit: true},
-	{text: regexp.MustCompile(`\d+(?:[.,:]\d+)*`)},
-}
-
-// single matches a text in single quotation marks. An apostrophe within a word is none.
-var single = regexp.MustCompile(`(^|[^\pL\pN_])'[^']*'`)
-
-// foldedID is the least length of an ID that is looked for in a message. A shorter one is too often
-// a word of its own.
-const foldedID = 3
-
-// fold returns a message with # in place of what changes from job to job.
-func fold(text, id string) string {
-	if len(id) >= foldedID {
-		text = foldWord(text, id)
-	}
-	text = single.ReplaceAllString(text, "$1#")
-	for _, one := range folded {
-		text = one.text.ReplaceAllStringFunc(text, func(match string) string {
-			if one.digit && !strings.ContainsAny(match, "0123456789") {
-				return match
-			}
-			return "#"
-		})
-	}
-	return text
-}
-
-// foldWord replaces a word where it is not part of a longer one.
-func foldWord(text, word string) string {
-	var out strings.Builder
-	before := utf8.RuneError // the character in front of text
-	for {
-		at := strings.Index(text, word)
-		if at < 0 {
-			break
-		}
-		if at > 0 {
-			before, _ = utf8.DecodeLastRuneInString(text[:at])
-		}
-		after, _ := utf8.DecodeRuneInString(text[at+len(word):])
-		out.WriteString(text[:at])
-		if inWord(before) || inWord(after) {
-			out.WriteString(word)
-		} else {
-			out.WriteByte('#')
-		}
-		before, _ = utf8.DecodeLastRuneInString(word)
-		text = text[at+len(word):]
-	}
-	out.WriteString(text)
-	return out.String()
-}
-
-func inWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) || r == '_' }

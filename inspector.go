@@ -13,6 +13,8 @@ import (
 	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/link"
+	"github.com/delayq/delayq/internal/part"
+	"github.com/delayq/delayq/internal/places"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
 	"github.com/delayq/delayq/internal/serve"
@@ -101,11 +103,6 @@ func (i *Inspector) validate(ctx context.Context, topic, id string) error {
 	return errors.Join(i.usable(ctx), checkNames(topic, id))
 }
 
-// exec executes a script that writes nothing.
-func (i *Inspector) exec(ctx context.Context, s *script.Script, k *script.Keys, jobs int, args ...any) (script.Reply, error) {
-	return i.scripts.Exec(ctx, s, k, "", jobs, args...)
-}
-
 // scan reads everything about a key in several calls that follow a cursor of SSCAN, HSCAN or ZSCAN.
 // If the client reads from the replicas of a Cluster, all of these calls must go to one node: a
 // cursor is a place in the hash tables of that node, and with another node it leaves entries out.
@@ -133,27 +130,19 @@ func (i *Inspector) scan(ctx context.Context, key string, read func(*Inspector) 
 	return on(cluster.MasterForKey)
 }
 
-// jobInfos looks up jobs, and skips those that do not exist: see [caller.jobInfos].
-func (i *Inspector) jobInfos(ctx context.Context, topic string, cut int, ids []string) ([]*JobInfo, error) {
-	return jobInfos(ctx, i.scripts, script.NewKeys(i.o.prefix, topic), cut, ids)
-}
-
 // Job returns everything that is known about a job, including its payload, as [Client.Get] does. It
 // finds done jobs during their [Retention]. Job returns [ErrNotFound] if there is no job with this
-// ID. Cost: one call to Redis.
+// ID. Cost: one call to Redis. If the topic has partitions, there can be two more round trips.
 func (i *Inspector) Job(ctx context.Context, topic, id string) (*JobInfo, error) {
 	err := i.validate(ctx, topic, id)
-	var list []*JobInfo
+	var info *JobInfo
 	if err == nil {
-		list, err = i.jobInfos(ctx, topic, -1, []string{id})
-	}
-	if err == nil && len(list) == 0 {
-		err = ErrNotFound
+		info, err = i.job(ctx, script.NewKeys(i.o.prefix, topic), id)
 	}
 	if err != nil {
 		return nil, script.Place{Call: commit.Get.Name, Topic: topic, Job: id}.At(err)
 	}
-	return list[0], nil
+	return info, nil
 }
 
 // topicsPage is the number of topics that one call of a scan reads, about.
@@ -184,7 +173,7 @@ func (i *Inspector) Topics(ctx context.Context) ([]string, error) {
 		return nil, fmt.Errorf("topics of %q: %w", i.o.prefix, err)
 	}
 	slices.Sort(names)
-	return slices.Compact(names), nil
+	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { _, parted := part.IsName(name); return parted }), nil
 }
 
 // Servers returns the servers of the prefix that have sent a heartbeat within the last 30 s. Cost:
@@ -235,26 +224,40 @@ func (i *Inspector) Find(ctx context.Context, id string) ([]*JobInfo, error) {
 	if err != nil {
 		return nil, place.At(err)
 	}
-	var there []*script.Keys
 	var failed topicErrors
-	for some := range slices.Chunk(topics, topicsPage) {
-		found, errs := i.holders(ctx, some, id)
-		there, failed = append(there, found...), append(failed, errs...)
+	there := make([][]*script.Keys, len(topics))
+	errs := i.sumUp(ctx, topics, func(k *script.Keys) []redis.Cmder {
+		return []redis.Cmder{redis.NewBoolCmd(ctx, "hexists", k.Pool, id), redis.NewBoolCmd(ctx, "hexists", k.Results, id)}
+	}, func(at int, k *script.Keys, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			if err := cmd.Err(); err != nil {
+				return i.scripts.Blame(ctx, err, k.Pool, k.Results)
+			}
+		}
+		if cmds[0].(*redis.BoolCmd).Val() || cmds[1].(*redis.BoolCmd).Val() {
+			there[at] = append(there[at], k)
+		}
+		return nil
+	})
+	for at, err := range errs {
+		if err != nil {
+			failed = append(failed, script.Place{Call: "find", Topic: topics[at], Job: id}.At(err))
+		}
 	}
 	var list []*JobInfo
-	for some := range slices.Chunk(there, findPage) {
+	for some := range slices.Chunk(slices.Concat(there...), findPage) {
 		calls := make([]*script.Call, len(some))
 		for at, k := range some {
 			calls[at] = script.NewCall(commit.Get.Script, k.Topic, 1, k.Of(commit.Get.Script, ""), []any{script.CallBytes, recordHead, id})
 		}
 		i.scripts.DoWith(ctx, calls)
-		for _, call := range calls {
+		for at, call := range calls {
 			if call.Err != nil {
-				failed = append(failed, script.Place{Call: "find", Job: id}.At(call.Err))
+				failed = append(failed, script.Place{Call: "find", Topic: part.HomeOf(call.Topic), Job: id}.At(places.In(some[at], call.Err)))
 				continue
 			}
-			at := func(column int) string { return call.Reply.List(2 + column).Text(0) }
-			if info := readJobInfo(call.Topic, id, recordHead, at); info != nil { // it is still there
+			column := func(column int) string { return call.Reply.List(2 + column).Text(0) }
+			if info := readJobInfo(call.Topic, id, recordHead, column); info != nil { // it is still there
 				list = append(list, info)
 			}
 		}
@@ -264,31 +267,6 @@ func (i *Inspector) Find(ctx context.Context, id string) ([]*JobInfo, error) {
 
 // findPage is how many jobs of Find are read in one pipeline.
 const findPage = 100
-
-// holders returns the keys of those topics that hold a job.
-func (i *Inspector) holders(ctx context.Context, topics []string, id string) (list []*script.Keys, failed topicErrors) {
-	cmds := make([]redis.Cmder, 0, 2*len(topics))
-	all := make([]*script.Keys, len(topics))
-	for at, topic := range topics {
-		k := script.NewKeys(i.o.prefix, topic)
-		cmds = append(cmds, redis.NewBoolCmd(ctx, "hexists", k.Pool, id), redis.NewBoolCmd(ctx, "hexists", k.Results, id))
-		all[at] = k
-	}
-	i.scripts.Send(ctx, nil, cmds)
-	for at, k := range all {
-		pool, results := cmds[2*at].(*redis.BoolCmd), cmds[2*at+1].(*redis.BoolCmd)
-		err := pool.Err()
-		if err == nil {
-			err = results.Err()
-		}
-		if err != nil {
-			failed = append(failed, script.Place{Call: "find", Topic: k.Topic, Job: id}.At(i.scripts.Blame(ctx, err, k.Pool, k.Results)))
-		} else if pool.Val() || results.Val() {
-			list = append(list, k)
-		}
-	}
-	return list, failed
-}
 
 // topicErrors are the errors of several topics.
 type topicErrors []error
@@ -353,17 +331,26 @@ func (i *Inspector) Undelivered(ctx context.Context, topic string) ([]Undelivere
 	if err := errors.Join(i.usable(ctx), invalidTopic(topic)); err != nil {
 		return nil, place.At(err)
 	}
-	key := script.NewKeys(i.o.prefix, topic).Undelivered
-	entries, err := i.rdb.LRange(ctx, key, 0, serve.MostUndelivered-1).Result()
-	if err != nil {
-		return nil, place.At(i.scripts.Blame(ctx, err, key))
+	var list []UndeliveredJob
+	asked := 0
+	errs := i.sumUp(ctx, []string{topic}, func(k *script.Keys) []redis.Cmder {
+		return []redis.Cmder{redis.NewStringSliceCmd(ctx, "lrange", k.Undelivered, 0, serve.MostUndelivered-1)}
+	}, func(_ int, k *script.Keys, cmds []redis.Cmder) error {
+		entries, err := cmds[0].(*redis.StringSliceCmd).Result()
+		for _, entry := range entries {
+			u := serve.DecodeUndelivered(entry)
+			list = append(list, UndeliveredJob{orZero(u.At), u.From, u.Topic, u.ID, u.Reason})
+		}
+		asked++
+		return i.scripts.Blame(ctx, err, k.Undelivered)
+	})
+	if errs != nil {
+		return nil, place.At(errs[0])
 	}
-	list := make([]UndeliveredJob, len(entries))
-	for at, entry := range entries {
-		u := serve.DecodeUndelivered(entry)
-		list[at] = UndeliveredJob{orZero(u.At), u.From, u.Topic, u.ID, u.Reason}
+	if asked > 1 { // each place has its own
+		slices.SortStableFunc(list, func(a, b UndeliveredJob) int { return b.At.Compare(a.At) })
 	}
-	return list, nil
+	return list[:min(len(list), serve.MostUndelivered)], nil
 }
 
 // Scripts returns the name and the SHA-1 digest of every script that delayq executes, as SLOWLOG
@@ -409,7 +396,7 @@ const maxKeys = 1000
 // have been lost are missing: see [Inspector.Check].
 //
 // Errors: [ErrInvalid], the error of the context, or that of Redis. Cost: one call to Redis,
-// O(limit × log N) with N ready jobs.
+// O(limit × log N) with N ready jobs. If the topic has partitions, one more round trip reads them.
 func (i *Inspector) Keys(ctx context.Context, topic, after string, limit int) ([]KeyInfo, error) {
 	place := script.Place{Call: "keys", Topic: topic}
 	var bad []error
@@ -448,26 +435,21 @@ func (i *Inspector) Key(ctx context.Context, topic, key string) (*KeyInfo, error
 	return &list[0], nil
 }
 
-// keysOf calls the keys script.
+// keysOf returns what is known of keys.
 func (i *Inspector) keysOf(ctx context.Context, topic, after string, limit int) ([]KeyInfo, error) {
-	r, err := i.exec(ctx, script.ListKeys, script.NewKeys(i.o.prefix, topic), max(1, limit), after, limit)
-	if err != nil {
-		return nil, err
-	}
-	list := make([]KeyInfo, len(r.List(2)))
-	for at := range list {
-		list[at] = KeyInfo{
-			Key: r.List(2).Text(at), Waiting: r.List(3).Number(at), First: r.List(4).Text(at), Limits: decodeKeyLimits(r.List(5).Text(at)),
-			Running: r.List(8).Number(at), Blocker: r.List(9).Text(at),
+	found, err := places.Keys(ctx, i.scripts, i.o.prefix, topic, after, limit)
+	list := make([]KeyInfo, len(found))
+	for at, k := range found {
+		one := KeyInfo{Key: k.Name, Waiting: k.Waiting, First: k.First, Limits: decodeKeyLimits(k.Rule), Running: k.Running, Blocker: k.Blocker}
+		one.Weight = max(1, one.Limits.Weight)
+		if k.Waiting > 0 {
+			_, one.LimitedUntil = keyHold(k.Parked)
 		}
-		list[at].Weight = max(1, list[at].Limits.Weight)
-		if _, until := keyHold(r.List(7).Text(at)); list[at].Waiting > 0 {
-			list[at].LimitedUntil = until
-		}
-		_, list[at].BlockedUntil = keyHold(r.List(10).Text(at))
-		list[at].Paused, list[at].HeldUntil = keyHold(r.List(6).Text(at))
+		_, one.BlockedUntil = keyHold(k.Blocked)
+		one.Paused, one.HeldUntil = keyHold(k.Held)
+		list[at] = one
 	}
-	return list, nil
+	return list, err
 }
 
 // keyPaused is the end of the hold of a paused key.

@@ -218,6 +218,7 @@ type JobInfo struct {
 
 	options record.Options // as the record has them
 	seen    seen
+	place   string // partition that has the job; empty: the topic itself
 }
 
 // Options returns the options that enqueue a copy of the job, for example in another topic: pass
@@ -380,7 +381,7 @@ func jobInfos(ctx context.Context, c script.Caller, k *script.Keys, cut int, ids
 // job. It leaves out the payload of a record that was cut, even if the whole payload is there.
 func readJobInfo(topic, id string, cut int, at func(column int) string) *JobInfo {
 	raw := at(script.ColumnRecord)
-	info := &JobInfo{Job: Job{Topic: topic, ID: id}}
+	info := newJobInfo(topic, id)
 	attempts, _ := strconv.Atoi(at(script.ColumnAttempts)) // "" is none
 	info.Attempt = attempts + 1
 	var done record.Done

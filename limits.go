@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/script"
-	"github.com/delayq/delayq/internal/serve"
 )
 
 // Limits are limits of a topic. They hold for all servers together.
@@ -330,17 +330,8 @@ func (c *Client) SetLimits(ctx context.Context, topic string, l Limits) error {
 	if err := errors.Join(c.validate(ctx, topic, ""), invalid(errs)); err != nil {
 		return end.err(place.At(err))
 	}
-	k := script.NewKeys(c.o.prefix, topic)
-	series := c.series.Get()
-	r, err := c.scripts.Exec(ctx, script.Limits, k, k.Receipt(series.ID), 0, series.Next(), l.encode(), script.ControlChannel(c.o.prefix), topic)
-	c.series.Put(series, err)
-	if err == nil && (l.ofKeys() || decodeLimits(r.Text(2)).ofKeys()) {
-		err = serve.UnparkAll(ctx, c.scripts, k)
-	}
-	if err != nil {
-		err = place.At(c.unsure(err))
-	}
-	return end.err(c.acted(ctx, place, l.String(), decodeLimits(r.Text(2)).String(), err))
+	before, err := c.setLimits(ctx, topic, l)
+	return end.err(c.acted(ctx, place, l.String(), decodeLimits(before).String(), place.At(err)))
 }
 
 // DefaultLimits are the limits that a topic gets when a server starts to handle it, unless limits
@@ -461,18 +452,17 @@ func (c *Client) SetKeyLimits(ctx context.Context, topic, key string, l KeyLimit
 	if err := errors.Join(c.validate(ctx, topic, ""), invalid(errs)); err != nil {
 		return end.err(place.At(err))
 	}
-	k := script.NewKeys(c.o.prefix, topic)
-	series := c.series.Get()
-	r, err := c.scripts.Exec(ctx, script.KeyLimits, k, k.Receipt(series.ID), 0,
-		series.Next(), key, l.encode(), mostKeyLimits, script.ControlChannel(c.o.prefix), topic)
-	c.series.Put(series, err)
-	switch {
-	case err != nil:
-		err = place.At(c.unsure(err))
-	case r.Text(2) == "full":
-		err = place.At(fmt.Errorf("%w: %d keys of the topic have limits, which is the maximum", ErrInvalid, mostKeyLimits))
-	}
-	return end.err(c.acted(ctx, place, fmt.Sprintf("key %q, %v", key, l), decodeKeyLimits(r.Text(3)).String(), err))
+	r, err := c.everywhere(ctx, topic, func(ctx context.Context, at commit.Place) (script.Reply, error) {
+		if err := needsByKey(at, l.Running > 0 || l.Rate != (Rate{})); err != nil {
+			return nil, err
+		}
+		r, err := c.commits.SetKey(ctx, at.Keys, key, l.encode(), mostKeyLimits)
+		if err == nil && r.Text(2) == "full" {
+			err = fmt.Errorf("%w: %d keys of the topic have limits, which is the maximum", ErrInvalid, mostKeyLimits)
+		}
+		return r, err
+	})
+	return end.err(c.acted(ctx, place, fmt.Sprintf("key %q, %v", key, l), decodeKeyLimits(r.Text(3)).String(), place.At(err)))
 }
 
 // checkKey returns an error if no job can have the key.

@@ -1,13 +1,22 @@
+// How jobs are read from all places of a topic: from the topic itself, and from its partitions. The
+// order is in internal/places, and the reading in lua/page.lua.
+
 package delayq
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
-	"math"
 	"slices"
-	"strconv"
-	"strings"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/doctor"
+	"github.com/delayq/delayq/internal/explain"
+	"github.com/delayq/delayq/internal/part"
+	"github.com/delayq/delayq/internal/places"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
 )
@@ -22,398 +31,409 @@ const (
 	pageRecord = 16 << 10 // bytes of the largest record that a page reads
 	pageHead   = 1 << 10  // bytes of each record that a page returns first
 	anyRecord  = 1 << 30  // more than any record has
-
-	// Up to that many running jobs, a page is made of the IDs of all of them.
-	snapshotJobs = 10_000
-
-	strayWindow = 1 << 10 // entries of ready that page.lua searches for a place
-	placeWords  = 5       // of a place in ready, in front of the neighbours
 )
 
-// A walk reads the jobs of a query, call by call.
-type walk struct {
-	inspector *Inspector
-	q         *Query // valid, with its defaults
-	keys      *script.Keys
-	from, to  string // bounds of scores
-	largest   int    // bytes of the largest record that is read
-	cut       int    // bytes of each record that the script returns, -1 for all
-
-	place []string // from which it goes on; nil: from the beginning
-	brief bool     // entries are not looked up: their jobs have only their places
-	ended bool
-	page  *Page           // what has been read
-	seen  map[string]bool // IDs of the page
-
-	begun    bool     // of running jobs: the other fields are set
-	pending  []string // running jobs to look at
-	scanning bool     // pending does not hold all running jobs: ZSCAN returns more
-	scan     string   // the next cursor of ZSCAN; "": there is none
+// A listing reads the jobs of a query, call by call: those of its topic, and of its partitions. The
+// reading itself is in internal/places.
+type listing struct {
+	*places.Listing[*JobInfo]
+	q *Query // valid, with its defaults
 }
 
-// shorten makes the walk read only where jobs are, if no filter needs more and entries without a
-// record are rare.
-func (w *walk) shorten() {
-	q := *w.q
-	q.IDPrefix = "" // the script compares it
-	if q.indexed() && !q.filtered() {
-		w.brief, w.largest = true, -1
+// newListing validates a query and returns a listing that begins at its cursor. brief: its jobs have
+// only what says where they are, if no filter needs more and entries without a record are rare.
+func (i *Inspector) newListing(ctx context.Context, q Query, brief bool) (*listing, error) {
+	filled, err := q.filled()
+	if err = errors.Join(i.validate(ctx, q.Topic, ""), err); err != nil {
+		return nil, err
 	}
+	look := filled.look()
+	if id := filled.id(i.o.prefix); q.Cursor != "" {
+		if look.Place, err = q.Cursor.decode(id); err != nil {
+			return nil, err
+		}
+	}
+	plain := filled
+	plain.IDPrefix = "" // the script compares it
+	if brief = brief && plain.indexed() && !plain.filtered(); brief {
+		look.Largest = -1
+	}
+	reader := &places.Reader[*JobInfo]{
+		Scripts: i.scripts, Prefix: i.o.prefix,
+		Admits: func(info *JobInfo) bool {
+			fits := filled.admits(info)
+			info.Payload = nil
+			return fits
+		},
+		Scan: func(ctx context.Context, key string, read func(script.Caller) error) error {
+			return i.scan(ctx, key, func(one *Inspector) error { return read(one.scripts) })
+		},
+		Jobs: func(ctx context.Context, k *script.Keys, ids []string) (map[string]*JobInfo, error) {
+			return i.whole(ctx, k, filled.State, ids)
+		},
+		Job: func(k *script.Keys, row places.Row) (info *JobInfo, is, whole bool) {
+			if brief {
+				info, whole = filled.located(k, row), true
+			} else {
+				info, whole = filled.described(k, row, look.Cut)
+			}
+			return info, info != nil, whole
+		},
+	}
+	return &listing{places.NewListing(reader, look), &filled}, nil
+}
+
+// look returns what the calls of a query look for.
+func (q *Query) look() *places.Query {
+	look := &places.Query{
+		Topic: q.Topic, State: string(q.State), From: scoreBound(q.From, "-inf"), To: scoreBound(q.To, "+inf"), Latest: q.Latest,
+		IDPrefix: q.IDPrefix, Key: q.Key, MinAttempt: q.MinAttempt, Failed: q.failed(), Needles: q.needles(), Filtered: q.filtered(),
+		Limit: q.Limit, Budget: q.Budget, Offset: q.Offset, Largest: pageRecord, Cut: pageHead,
+	}
+	if q.reads() {
+		look.Largest = anyRecord
+	}
+	switch {
+	case len(q.Payload) > 0:
+		look.Cut = -1
+	case len(q.Headers) > 0:
+		look.Cut = recordHead // few records have them, so there is no need for a second call
+	}
+	return look
 }
 
 // fill reads a page.
-func (w *walk) fill(ctx context.Context) error {
-	for !w.ended && len(w.page.Jobs) < w.q.Limit && w.page.Examined < w.q.Budget {
-		if err := w.step(ctx); err != nil {
-			return err
-		}
+func (l *listing) fill(ctx context.Context) (*Page, error) {
+	if err := l.said(l.Fill(ctx)); err != nil {
+		return nil, err
 	}
-	if !w.ended {
-		w.page.Next = newCursor(w.id(), w.place)
-	}
-	return nil
+	return l.page(), nil
 }
 
-// step makes one call that looks at jobs.
-func (w *walk) step(ctx context.Context) error {
-	if w.q.State == StateRunning {
-		return w.stepRunning(ctx)
-	}
-	which, place := w.part()
-	r, err := w.look(ctx, which, w.portion(), place)
-	if err == nil && r.Status() == "lost" {
-		r, err = w.search(ctx)
-	}
-	if err != nil {
+// page returns what has been read.
+func (l *listing) page() *Page {
+	return &Page{Jobs: l.Page.Jobs, Examined: l.Page.Examined, Total: l.Page.Total, At: orZero(l.Page.At)}
+}
+
+// said returns an error of the reading as the calls of an inspector do.
+func (l *listing) said(err error) error {
+	var refused *places.Refusal
+	switch {
+	case !errors.As(err, &refused):
 		return err
+	case refused.Cursor:
+		return fmt.Errorf("%w: %w", ErrCursor, err)
 	}
-	looked := int(r.Number(3))
-	if w.ended = r.Number(4) == 1; !w.ended && looked == 0 {
-		return script.ErrReply
-	}
-	if looked > 0 {
-		w.place = r.List(5).Texts()
-	}
-	if next := r.Text(13); w.ended && next != "" && w.q.Key == "" {
-		w.place, w.ended = []string{next}, false
-	}
-	return w.add(ctx, r)
+	return invalid([]error{err})
 }
 
-// The parts of a walk through ready jobs. One through lanes goes on at a place that begins with the
-// name, and so does one through the other part from its beginning.
-const (
-	partReady = "ready"
-	partLanes = "lanes"
-
-	// skipped is the first word of the place of an Offset, which follows.
-	skipped = "skip"
-)
-
-// part returns what the next call walks through, and from where. Of ready jobs those in ready come
-// first and those in lanes after them.
-func (w *walk) part() (which string, place []string) {
-	which = string(w.q.State)
-	if which != partReady {
-		return which, w.place
+// whole returns the jobs of a place that are in a state, by their IDs, although their records are
+// long.
+func (i *Inspector) whole(ctx context.Context, k *script.Keys, s State, ids []string) (map[string]*JobInfo, error) {
+	list, err := jobInfos(ctx, i.scripts, k, recordHead, ids)
+	if err != nil {
+		return nil, err
 	}
-	switch {
-	case len(w.place) > 0 && (w.place[0] == partLanes || w.place[0] == partReady):
-		return w.place[0], w.place[1:]
-	case (len(w.place) == 0 || w.place[0] == skipped) && (w.q.Latest || w.q.Key != ""):
-		return partLanes, w.place
-	}
-	return partReady, w.place
-}
-
-// portion returns how many entries the next call looks at.
-func (w *walk) portion() int {
-	n := min(listJobs, w.q.Budget-w.page.Examined)
-	if w.page.Examined == 0 && !w.q.filtered() {
-		n = min(n, w.q.Limit) // usually each entry is a job
-	}
-	return n
-}
-
-// look calls the script for some entries.
-func (w *walk) look(ctx context.Context, which string, entries int, place []string) (script.Reply, error) {
-	q := w.q
-	finished := max(0, q.MinAttempt-1)
-	switch {
-	case q.State == StateDone:
-		finished = 0 // the result has it
-	case q.State == StateDead && finished > 0:
-		finished = q.MinAttempt
-	}
-	needles := q.needles()
-	from, to := w.from, w.to
-	if which == partLanes {
-		from, to = "-", "+"
-		if q.Key != "" {
-			lane := string([]byte{byte(len(q.Key))}) + q.Key
-			from, to = "["+lane, "("+lane+"g" // a place goes on with hexadecimal digits
+	known := make(map[string]*JobInfo, len(list))
+	for _, info := range list {
+		if info.State == s { // it may have moved on
+			known[info.ID] = info
 		}
 	}
-	args := make([]any, 0, 13+len(needles)+len(place))
-	args = append(args, which, flag(q.Latest), entries, min(entries, q.Limit-len(w.page.Jobs)), script.CallBytes, w.largest, w.cut,
-		from, to, q.IDPrefix, finished, flag(q.failed()), len(needles))
-	args = append(args, needles...)
-	for _, word := range place {
-		args = append(args, word)
-	}
-	return w.call(ctx, entries, args)
+	return known, nil
 }
 
-func flag(on bool) int {
-	if on {
-		return 1
+// newJobInfo returns the JobInfo of a job of a topic or a partition.
+func newJobInfo(place, id string) *JobInfo {
+	topic, parted := part.IsName(place)
+	info := &JobInfo{Job: Job{Topic: topic, ID: id}}
+	if parted {
+		info.place = place
 	}
-	return 0
+	return info
 }
 
-// call calls the script.
-func (w *walk) call(ctx context.Context, jobs int, args []any) (script.Reply, error) {
-	r, err := w.inspector.exec(ctx, script.Page, w.keys, jobs, args...)
-	if err == nil {
-		w.page.At = msTime(r.Now())
-		if r.Status() == "ok" {
-			w.page.Total = max(0, r.Number(2))
+// column returns what a row has in the place of a column of get.lua. value is the record, or what is
+// kept of a done job.
+func (q *Query) column(row places.Row, value string) func(column int) string {
+	return func(column int) string {
+		switch state := q.State; {
+		case column == script.ColumnRecord && state != StateDone, column == script.ColumnResult && state == StateDone:
+			return value
+		case column == script.ColumnAttempts:
+			return row.Text(places.ColumnTries)
+		case column == script.ColumnErrors:
+			return row.Text(places.ColumnLog)
+		case column == script.ColumnMoved:
+			return row.Text(places.ColumnMove)
+		case column == script.ColumnPlace:
+			return row.Text(places.ColumnPlace)
+		case column == script.ColumnNote:
+			return row.Text(places.ColumnNote)
+		case column == script.ColumnBucket && state == StateScheduled, column == script.ColumnLease && state == StateRunning,
+			column == script.ColumnDead && state == StateDead, column == script.ColumnDone && state == StateDone:
+			return row.Text(places.ColumnScore)
 		}
+		return ""
 	}
-	return r, err
 }
 
-// count reads only the number of jobs.
-func (w *walk) count(ctx context.Context) error {
-	_, err := w.look(ctx, string(w.q.State), 0, nil)
-	return err
+// located returns only where the job of a row is.
+func (q *Query) located(k *script.Keys, row places.Row) *JobInfo {
+	info := newJobInfo(k.Topic, row.ID())
+	info.Attempt, info.State = 1, q.State // no MinAttempt above 1 is set
+	info.placed(0, q.column(row, ""))
+	if info.State == StateDone {
+		info.KeptUntil = scoreTime(row.Text(places.ColumnScore))
+	}
+	return info
 }
 
-// search finds a place in ready that is not where it should be. What servers drop from ready moves
-// it towards the head, and no counter knows. If it is nowhere within the budget, the walk goes on
-// where it should be.
-func (w *walk) search(ctx context.Context) (script.Reply, error) {
-	if len(w.place) < placeWords {
-		return nil, fmt.Errorf("%w: it has no place in ready", ErrCursor)
-	}
-	place := slices.Clone(w.place)
-	for closer := strayWindow; closer <= w.q.Budget; closer += strayWindow {
-		place[1] = strconv.Itoa(closer)
-		r, err := w.look(ctx, string(w.q.State), w.portion(), place)
-		if err != nil || r.Status() != "lost" {
-			return r, err
-		}
-	}
-	place = append(place[:placeWords-1], "0")
-	return w.look(ctx, string(w.q.State), w.portion(), place)
-}
-
-// add adds the jobs of a reply to the page.
-func (w *walk) add(ctx context.Context, r script.Reply) error {
-	w.page.Examined += int(r.Number(3))
-	ids := r.List(6).Texts()
-	infos := make([]*JobInfo, len(ids))
-	var long []string // whose records were cut too short
-	for n, id := range ids {
-		info, whole := w.described(id, func(column int) string { return r.List(column).Text(n) }, r.List(12).Number(n))
-		if whole {
-			infos[n] = info
-		} else {
-			long = append(long, id)
-		}
-	}
-	if len(long) > 0 {
-		list, err := w.inspector.jobInfos(ctx, w.q.Topic, recordHead, long)
-		if err != nil {
-			return err
-		}
-		known := make(map[string]*JobInfo, len(list))
-		for _, info := range list {
-			if info.State == w.q.State { // it may have moved on
-				known[info.ID] = info
-			}
-		}
-		for n, id := range ids {
-			if infos[n] == nil {
-				infos[n] = known[id]
-			}
-		}
-	}
-	for _, info := range infos {
-		if info != nil && !w.seen[info.ID] && w.q.admits(info) {
-			info.Payload = nil
-			w.seen[info.ID] = true
-			w.page.Jobs = append(w.page.Jobs, info)
-		}
-	}
-	return nil
-}
-
-// described returns what a reply says about a job. whole is false if the record was cut before its
-// payload.
-func (w *walk) described(id string, at func(column int) string, size int64) (info *JobInfo, whole bool) {
-	const columnScore, columnValue, columnTries, columnLog, columnMove, columnPlace, columnNote = 7, 8, 9, 10, 11, 14, 15
-	value := at(columnValue)
+// described returns what a row says about a job, and nil if there is none. whole is false if the
+// record was cut before its payload.
+func (q *Query) described(k *script.Keys, row places.Row, cut int) (info *JobInfo, whole bool) {
+	value := row.Text(places.ColumnValue)
 	partial := value == ""
 	if partial {
 		value = "-" // a record that cannot be read
 	}
-	column := func(column int) string {
-		switch state := w.q.State; {
-		case column == script.ColumnRecord && state != StateDone, column == script.ColumnResult && state == StateDone:
-			return value
-		case column == script.ColumnAttempts:
-			return at(columnTries)
-		case column == script.ColumnErrors:
-			return at(columnLog)
-		case column == script.ColumnMoved:
-			return at(columnMove)
-		case column == script.ColumnPlace:
-			return at(columnPlace)
-		case column == script.ColumnNote:
-			return at(columnNote)
-		case column == script.ColumnBucket && state == StateScheduled, column == script.ColumnLease && state == StateRunning,
-			column == script.ColumnDead && state == StateDead, column == script.ColumnDone && state == StateDone:
-			return at(columnScore)
-		}
-		return ""
-	}
-	if w.brief {
-		info = &JobInfo{Job: Job{Topic: w.q.Topic, ID: id, Attempt: 1}, State: w.q.State} // no MinAttempt above 1 is set
-		info.placed(0, column)
-		if info.State == StateDone {
-			info.KeptUntil = scoreTime(at(columnScore))
-		}
-		return info, true
-	}
-	info = readJobInfo(w.q.Topic, id, w.cut, column)
+	info = readJobInfo(k.Topic, row.ID(), cut, q.column(row, value))
 	switch {
 	case info == nil:
 		return nil, true
 	case partial:
-		info.Partial, info.PayloadSize, info.Undecodable, info.Raw = true, int(size), nil, nil
+		info.Partial, info.PayloadSize, info.Undecodable, info.Raw = true, int(row.Size()), nil, nil
 		info.seen = seen{}
-	case info.Undecodable != nil && int64(len(value)) < size:
+	case info.Undecodable != nil && int64(len(value)) < row.Size():
 		return nil, false
 	default:
-		info.seen.bytes = int(size)
+		info.seen.bytes = int(row.Size())
 	}
 	return info, true
 }
 
-// The words with which the place among running jobs begins.
-const (
-	afterID = "after" // jobs are sorted by ID: the ID follows
-	scanned = "scan"  // they are not: the cursor of ZSCAN follows, and IDs that it has returned
-)
+// elsewhere is the number of the value of get.lua that says that the topic is closed.
+const elsewhere = 13
 
-// stepRunning makes one call that looks at running jobs.
-func (w *walk) stepRunning(ctx context.Context) error {
-	if !w.begun {
-		if err := w.beginRunning(ctx); err != nil {
-			return err
+// job looks a job up in its topic, and in the partitions of that if it is closed.
+func (i *Inspector) job(ctx context.Context, home *script.Keys, id string) (*JobInfo, error) {
+	r, err := script.LookUp(ctx, i.scripts, home, script.CallBytes, -1, []string{id})
+	if err != nil {
+		return nil, err
+	}
+	read := func(k *script.Keys, r script.Reply) *JobInfo {
+		return readJobInfo(k.Topic, id, -1, func(column int) string { return r.List(2 + column).Text(0) })
+	}
+	if info := read(home, r); info != nil {
+		return info, nil
+	}
+	if r.Number(elsewhere) == 0 {
+		return nil, ErrNotFound
+	}
+	m, err := places.ReadMap(ctx, i.scripts, home)
+	if err != nil {
+		return nil, err
+	}
+	keys := places.OfJob(i.o.prefix, home.Topic, m, id)
+	replies, err := places.Call(ctx, i.scripts, script.Get, keys, 1, script.CallBytes, -1, id)
+	for n, r := range replies {
+		if info := read(keys[n], r); info != nil {
+			return info, nil
 		}
 	}
-	if w.scanning && len(w.pending) == 0 && w.scan != "" {
-		if err := w.scanRunning(ctx, w.portionRunning()); err != nil {
-			return err
+	return nil, cmp.Or(err, ErrNotFound)
+}
+
+// examine checks all places of a topic, and its partitions as a whole.
+func (i *Inspector) examine(
+	ctx context.Context, topic string, check func(k *script.Keys) (*doctor.Report, error), mend func(ctx context.Context, k *script.Keys) error,
+) (all *doctor.Report, err error) {
+	all = &doctor.Report{Found: make(map[string]int)}
+	home := script.NewKeys(i.o.prefix, topic)
+	m, err := places.ReadMap(ctx, i.scripts, home)
+	if err != nil {
+		return all, err
+	}
+	keys := places.All(i.o.prefix, topic, m)
+	if len(m) > 0 {
+		servers, err := i.Servers(ctx)
+		if err != nil {
+			return all, err
+		}
+		served := slices.ContainsFunc(servers, func(s ServerInfo) bool { _, does := s.Topics[topic]; return does })
+		parts := doctor.Parts{Topic: topic, Map: m, Keys: keys, Close: mend, Send: func(ctx context.Context, cmds []redis.Cmder) {
+			places.Send(ctx, i.scripts, cmds)
+		}}
+		whole, err := parts.Check(ctx, served, func(found func(id string)) error { return i.straysAtHome(ctx, topic, m, found) })
+		if all.Add("", whole); err != nil {
+			return all, err
 		}
 	}
-	if some := w.pending[:min(len(w.pending), w.portionRunning())]; len(some) > 0 {
-		r, err := w.look(ctx, string(StateRunning), len(some), some)
+	for _, k := range keys {
+		one, err := check(k)
+		if one != nil {
+			all.Add(k.Topic, one)
+		}
+		if err != nil {
+			return all, places.In(k, err)
+		}
+	}
+	return all, nil
+}
+
+// straysAtHome finds the unfinished jobs in a topic itself that no schedule has made, if its map no
+// longer has them.
+func (i *Inspector) straysAtHome(ctx context.Context, topic string, m part.Map, found func(id string)) error {
+	if m[0].Number == part.Home {
+		return nil
+	}
+	for _, state := range queryStates {
+		if state == StateDone {
+			continue
+		}
+		l, err := i.newListing(ctx, Query{Topic: topic, State: state, Limit: maxLimit}, false)
+		for err == nil && !l.Ended {
+			if err = l.said(l.StepAtHome(ctx)); err == nil {
+				for _, info := range l.Page.Jobs {
+					if _, slot := record.DecodeSlotID(info.ID); info.Schedule == "" && !(info.Partial && slot) {
+						found(info.ID)
+					}
+				}
+				l.Page.Jobs = nil
+			}
+		}
 		if err != nil {
 			return err
 		}
-		looked := int(r.Number(3))
-		if looked == 0 || looked > len(some) {
-			return script.ErrReply
-		}
-		w.place, w.pending = []string{afterID, some[looked-1]}, w.pending[looked:]
-		if err := w.add(ctx, r); err != nil {
-			return err
-		}
-	}
-	w.ended = len(w.pending) == 0 && w.scan == ""
-	if w.scanning {
-		w.place = append([]string{scanned, w.scan}, w.pending...)
 	}
 	return nil
 }
 
-// portionRunning returns how many running jobs the next call looks at.
-func (w *walk) portionRunning() int {
-	n := min(listJobs, w.q.Budget-w.page.Examined)
-	if w.scanning || !w.q.filtered() {
-		// The cursor holds what ZSCAN returns beyond the page, so that should be little.
-		n = min(n, w.q.Limit-len(w.page.Jobs))
+// placed reads the replies of the explain script: that of the topic itself, and if it has partitions
+// that of the one that has the job.
+func (i *Inspector) placed(ctx context.Context, home *script.Keys, id string, r script.Reply, asked places.Asked) (*circumstances, error) {
+	m, err := asked.Map(ctx, i.scripts)
+	c := readCircumstances(home.Topic, id, r)
+	if err != nil || len(m) == 0 {
+		return c, err
 	}
-	return n
-}
-
-// scanRunning makes one call of ZSCAN, which returns about that many IDs.
-func (w *walk) scanRunning(ctx context.Context, about int) error {
-	r, err := w.look(ctx, "ids", about, []string{w.scan})
+	keys := places.OfJob(i.o.prefix, home.Topic, m, id)
+	replies, err := places.Call(ctx, i.scripts, script.Explain, keys, 1, id, recordHead, explain.Look)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if w.scan = r.List(5).Text(0); w.scan == "0" {
-		w.scan = ""
+	at := home
+	for n, r := range replies {
+		one := readCircumstances(keys[n].Topic, id, r)
+		if c.info == nil && (one.info != nil || one.Finding != "" || c.Free.IsZero() && !one.Free.IsZero()) {
+			c, at = one, keys[n]
+		}
 	}
-	w.pending = append(w.pending, r.List(6).Texts()...)
-	return nil
+	whole, err := i.wholeLimits(ctx, home)
+	if err != nil {
+		return nil, err
+	}
+	around, err := places.LookAround(ctx, i.scripts, i.o.prefix, home.Topic, m, r.Now())
+	if err != nil {
+		return nil, err
+	}
+	open, ref := m.Open(), places.RefOf(at.Topic)
+	c.rate, c.Limits.Rate = whole.Rate, limitsFact(0, whole.Rate).Rate
+	c.Part = &explain.Part{
+		Generation: ref.Generation, Index: ref.Index, Open: open.Parts, Closed: ref.Generation != open.Number,
+		Leased: around.Leased, Waiting: around.Waiting, Limit: whole.Running,
+	}
+	for _, g := range m {
+		if g.Number == ref.Generation && g.Number != part.Home {
+			c.Part.Of = g.Parts
+		}
+	}
+	for _, one := range around.Closing {
+		c.Part.Closing = append(c.Part.Closing, explain.Closing{Generation: one.Number, Of: one.Parts, Places: one.Places, Jobs: one.Jobs})
+	}
+	return c, nil
 }
 
-// beginRunning finds the running jobs from a place on. If there are few, it reads all of their IDs
-// and sorts them. What ZSCAN returns includes every ID that is there all the time.
-func (w *walk) beginRunning(ctx context.Context) error {
-	w.begun = true
-	after, place, offset := "", w.place, 0
-	switch {
-	case len(place) == 0:
-	case place[0] == skipped:
-		offset = int(min(w.q.Offset, math.MaxInt))
-	case place[0] == scanned && len(place) > 1:
-		w.scanning, w.scan, w.pending = true, place[1], place[2:]
-		return nil
-	case place[0] == afterID && len(place) == 2:
-		after = place[1]
-	default:
-		return fmt.Errorf("%w: it has no place among running jobs", ErrCursor)
+// wholeLimits reads the limits of a topic, not of its share of them.
+func (i *Inspector) wholeLimits(ctx context.Context, home *script.Keys) (Limits, error) {
+	cmd := redis.NewSliceCmd(ctx, "hmget", home.Meta, "shared", "flow")
+	places.Send(ctx, i.scripts, []redis.Cmder{cmd})
+	text, err := script.Reply(cmd.Val()), cmd.Err()
+	return decodeLimits(cmp.Or(text.Text(0), text.Text(1))), i.scripts.Blame(ctx, err, home.Meta)
+}
+
+// depth returns how many pages Redis may be told to act on before their outcomes are known. It is
+// one where the page after them may not be read ahead, and where OnProgress may end the context: no
+// call is on its way then.
+func (r *application) depth() int {
+	if r.readsAhead() && r.opts.progress == nil {
+		return 2
 	}
-	all := w.inspector
-	defer func() { w.inspector = all }()
-	err := all.scan(ctx, w.keys.Leases, func(one *Inspector) error {
-		w.inspector, w.scanning, w.pending = one, false, nil
-		for w.scan = "0"; w.scan != ""; {
-			if err := w.scanRunning(ctx, listJobs); err != nil {
-				return err
-			}
-			if after == "" && w.page.Total > snapshotJobs {
-				w.scanning, w.scan, w.pending = true, "0", nil
-				if offset > 0 {
-					return invalid([]error{fmt.Errorf("offset %d: more than %d jobs are running, which have no order", offset, snapshotJobs)})
-				}
-				return nil
-			}
-		}
-		return nil
+	return 1
+}
+
+// readsAhead reports whether a page is read while Redis acts on the one before it. It is not if it
+// would be old by its turn, because of Pace. Of ready and running jobs, places are harder to find
+// again when the jobs before them are acted on at the same time.
+func (r *application) readsAhead() bool { return r.opts.pace == 0 && r.query.indexed() }
+
+// following returns the page that next reads, and reads it if that is none.
+func (r *application) following(ctx context.Context, next *ahead, q Query) (*Page, error) {
+	if next.done == nil {
+		return r.read(ctx, q)
+	}
+	return next.page()
+}
+
+// pageAt returns the query of the page at a place. acting is the steps before it.
+func (r *application) pageAt(at Cursor, acting []*step) Query {
+	q, open := r.query, 0
+	for _, s := range acting {
+		open += s.jobs
+	}
+	q.Cursor = at
+	if r.opts.pace > 0 {
+		q.Limit = min(q.Limit, max(1, r.opts.pace/10))
+	}
+	if r.opts.most > 0 {
+		q.Limit = int(min(int64(q.Limit), r.opts.most-r.sum.Done-r.sum.Failed-int64(open)))
+	}
+	return q
+}
+
+// read reads a page. Nothing but the places of its jobs is needed.
+func (r *application) read(ctx context.Context, q Query) (*Page, error) {
+	return r.client.inspector().jobs(ctx, q, true)
+}
+
+// An ahead is a page that is read on a goroutine of its own. The zero value is none.
+type ahead struct {
+	done chan struct{} // closed when the goroutine has ended; nil: there is none
+	read *Page
+	err  error
+}
+
+// page waits for the page.
+func (a *ahead) page() (*Page, error) {
+	if a.done != nil {
+		<-a.done
+	}
+	return a.read, a.err
+}
+
+// readAhead begins to read a page, if it is needed and may be read ahead.
+func (r *application) readAhead(ctx context.Context, q Query, needed bool) *ahead {
+	a := &ahead{}
+	if !needed || q.Limit < 1 || !r.readsAhead() {
+		return a
+	}
+	a.done = make(chan struct{})
+	contain.Launch(nil, func() {
+		a.read, a.err = r.read(ctx, q)
+		close(a.done)
+	}, func(c *contain.Crash) {
+		a.err = c
+		close(a.done)
 	})
-	if err != nil || w.scanning {
-		return err
-	}
-	slices.Sort(w.pending)
-	w.pending = slices.DeleteFunc(slices.Compact(w.pending), func(id string) bool {
-		switch {
-		case !strings.HasPrefix(id, w.q.IDPrefix):
-			return true
-		case after == "":
-			return false
-		}
-		return w.q.Latest == (id > after) || id == after
-	})
-	if w.q.Latest {
-		slices.Reverse(w.pending)
-	}
-	w.pending = w.pending[min(offset, len(w.pending)):]
-	return nil
+	return a
 }

@@ -4,18 +4,14 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/base64"
-	"encoding/binary"
-	"errors"
 	"fmt"
-	"hash/crc32"
 	"iter"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/delayq/delayq/internal/places"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
 )
@@ -125,8 +121,8 @@ func (q Query) filled() (Query, error) {
 		complain("min attempt %d: must be at least 0", q.MinAttempt)
 	}
 	errs = append(errs, q.tooLong()...)
-	if q.Failure != "" && !isFailureKey(q.Failure) {
-		complain("failure %q: must be the Key of a FailureGroup, %d hexadecimal digits", q.Failure, failureKeyLen)
+	if q.Failure != "" && !record.IsFailureKey(q.Failure) {
+		complain("failure %q: must be the Key of a FailureGroup, %d hexadecimal digits", q.Failure, record.FailureKeyLen)
 	}
 	if q.State == StateDone && (q.Error != "" || q.Failure != "") {
 		complain("error and failure: done jobs have no errors; the state must be scheduled, ready, running or dead")
@@ -271,17 +267,18 @@ func (i *Inspector) Jobs(ctx context.Context, q Query) (*Page, error) {
 // jobs reads a page. brief: its jobs have only what says where they are, if that spares reading
 // their records.
 func (i *Inspector) jobs(ctx context.Context, q Query, brief bool) (*Page, error) {
-	w, err := i.newWalk(ctx, q)
+	l, err := i.newListing(ctx, q, brief)
+	var page *Page
 	if err == nil {
-		if brief {
-			w.shorten()
-		}
-		err = w.fill(ctx)
+		page, err = l.fill(ctx)
 	}
 	if err != nil {
 		return nil, script.Place{Call: "jobs", Topic: q.Topic}.At(err)
 	}
-	return w.page, nil
+	if l.Page.Next != nil {
+		page.Next = Cursor(places.EncodeCursor(l.q.id(i.o.prefix), l.Page.Next))
+	}
+	return page, nil
 }
 
 // All returns an iterator over all jobs that a query selects, from Query.Cursor on. It reads them
@@ -289,7 +286,7 @@ func (i *Inspector) jobs(ctx context.Context, q Query, brief bool) (*Page, error
 // pages. All ends at the first error, which is the last value it yields.
 func (i *Inspector) All(ctx context.Context, q Query) iter.Seq2[*JobInfo, error] {
 	return func(yield func(*JobInfo, error) bool) {
-		seen := make(map[string]bool) // of running jobs: there are not many
+		seen := make(map[string]bool) // of running jobs: there are not many, and IDs are those of a key
 		for q := q; ; {
 			page, err := i.Jobs(ctx, q)
 			if err != nil {
@@ -297,11 +294,11 @@ func (i *Inspector) All(ctx context.Context, q Query) iter.Seq2[*JobInfo, error]
 				return
 			}
 			for _, info := range page.Jobs {
-				if q.State == StateRunning && seen[info.ID] {
-					continue
-				}
-				if q.State == StateRunning {
-					seen[info.ID] = true
+				if which := info.Key + "\x00" + info.ID; q.State == StateRunning {
+					if seen[which] {
+						continue
+					}
+					seen[which] = true
 				}
 				if !yield(info, nil) {
 					return
@@ -322,51 +319,22 @@ func (i *Inspector) All(ctx context.Context, q Query) iter.Seq2[*JobInfo, error]
 // does, at the same cost.
 func (i *Inspector) Count(ctx context.Context, q Query) (n int64, exact bool, err error) {
 	q.Limit, q.Offset, q.Cursor = maxLimit, 0, ""
-	w, err := i.newWalk(ctx, q)
-	if err == nil && !w.q.filtered() {
-		if err = w.count(ctx); err == nil {
-			return w.page.Total, true, nil
+	l, err := i.newListing(ctx, q, false)
+	if err == nil && !l.q.filtered() {
+		if n, err = l.Count(ctx); err == nil {
+			return n, true, nil
 		}
 	}
-	for err == nil && !w.ended && w.page.Examined < w.q.Budget {
-		if err = w.step(ctx); err == nil {
-			n += int64(len(w.page.Jobs))
-			w.page.Jobs = nil
+	for err == nil && !l.Ended && l.Page.Examined < l.q.Budget {
+		if err = l.said(l.Step(ctx)); err == nil {
+			n += int64(len(l.Page.Jobs))
+			l.Page.Jobs = nil
 		}
 	}
 	if err != nil {
 		return 0, false, script.Place{Call: "count", Topic: q.Topic}.At(err)
 	}
-	return n, w.ended, nil
-}
-
-// newWalk validates a query and returns a walk that begins at its cursor.
-func (i *Inspector) newWalk(ctx context.Context, q Query) (*walk, error) {
-	filled, err := q.filled()
-	if err = errors.Join(i.validate(ctx, q.Topic, ""), err); err != nil {
-		return nil, err
-	}
-	w := &walk{
-		inspector: i, q: &filled, keys: script.NewKeys(i.o.prefix, q.Topic), page: new(Page), seen: make(map[string]bool),
-		from: scoreBound(q.From, "-inf"), to: scoreBound(q.To, "+inf"), largest: pageRecord, cut: pageHead,
-	}
-	if filled.reads() {
-		w.largest = anyRecord
-	}
-	switch {
-	case len(q.Payload) > 0:
-		w.cut = -1
-	case len(q.Headers) > 0:
-		w.cut = recordHead // few records have them, so there is no need for a second call
-	}
-	if q.Cursor != "" {
-		if w.place, err = q.Cursor.decode(w.id()); err != nil {
-			return nil, err
-		}
-	} else if q.Offset > 0 {
-		w.place = []string{skipped, strconv.FormatInt(q.Offset, 10)}
-	}
-	return w, nil
+	return n, l.Ended, nil
 }
 
 // scoreBound returns a time as a bound of scores, or none for the zero time.
@@ -384,25 +352,15 @@ func scoreBound(t time.Time, none string) string {
 // topic, state, order or filter it is refused with [ErrCursor]. Limit and Budget can change.
 type Cursor string
 
-// cursorVersion is the first byte of a cursor.
-const cursorVersion = 1
-
-// queryIDLen is the length of what identifies a query in a cursor.
-const queryIDLen = 8
-
-// A queryID identifies the query of a cursor.
-type queryID [queryIDLen]byte
-
-// id identifies the query of the walk: everything that decides which jobs it finds, and in which
-// order.
-func (w *walk) id() (id queryID) {
-	q := w.q
+// id identifies the query: everything that decides which jobs it finds, and in which order.
+func (q *Query) id(prefix string) (id places.QueryID) {
 	latest := ""
 	if q.Latest {
 		latest = "latest"
 	}
 	words := []string{
-		w.keys.Root, string(q.State), w.from, w.to, latest, q.IDPrefix, fmt.Sprint(q.MinAttempt), q.Error, q.Failure, string(q.Payload),
+		script.NewKeys(prefix, q.Topic).Root, string(q.State), scoreBound(q.From, "-inf"), scoreBound(q.To, "+inf"), latest,
+		q.IDPrefix, fmt.Sprint(q.MinAttempt), q.Error, q.Failure, string(q.Payload),
 	}
 	for _, name := range slices.Sorted(maps.Keys(q.Headers)) {
 		words = append(words, name, q.Headers[name])
@@ -410,62 +368,16 @@ func (w *walk) id() (id queryID) {
 	if q.Key != "" { // the cursors of a query without one are those of the release before
 		words = append(words, "key "+q.Key)
 	}
-	sum := sha256.Sum256(appendWords(nil, words))
+	sum := sha256.Sum256(places.AppendWords(nil, words))
 	copy(id[:], sum[:])
 	return id
 }
 
-// newCursor returns the cursor of a place.
-func newCursor(id queryID, place []string) Cursor {
-	raw := append([]byte{cursorVersion}, id[:]...)
-	raw = appendWords(raw, place)
-	raw = binary.BigEndian.AppendUint32(raw, crc32.ChecksumIEEE(raw))
-	return Cursor(base64.RawURLEncoding.EncodeToString(raw))
-}
-
 // decode returns the place of a cursor of a query.
-func (c Cursor) decode(id queryID) ([]string, error) {
-	const sumLen = 4
-	damaged := fmt.Errorf("%w: it is damaged; only Next of a Page is allowed", ErrCursor)
-	raw, err := base64.RawURLEncoding.Strict().DecodeString(string(c))
-	if err != nil || len(raw) < 1+queryIDLen+sumLen {
-		return nil, damaged
-	}
-	body, sum := raw[:len(raw)-sumLen], raw[len(raw)-sumLen:]
-	if binary.BigEndian.Uint32(sum) != crc32.ChecksumIEEE(body) {
-		return nil, damaged
-	}
-	if body[0] != cursorVersion {
-		return nil, fmt.Errorf("%w: it is of format %d, and this release reads %d", ErrCursor, body[0], cursorVersion)
-	}
-	if queryID(body[1:1+queryIDLen]) != id {
-		return nil, fmt.Errorf("%w: it is of another query; only Limit and Budget can change from page to page", ErrCursor)
-	}
-	place, ok := cutWords(body[1+queryIDLen:])
-	if !ok || len(place) == 0 {
-		return nil, damaged
+func (c Cursor) decode(id places.QueryID) ([]string, error) {
+	place, wrong := places.DecodeCursor(string(c), id)
+	if wrong != "" {
+		return nil, fmt.Errorf("%w: %s", ErrCursor, wrong)
 	}
 	return place, nil
-}
-
-// appendWords appends words, each with its length.
-func appendWords(raw []byte, words []string) []byte {
-	for _, word := range words {
-		raw = binary.AppendUvarint(raw, uint64(len(word)))
-		raw = append(raw, word...)
-	}
-	return raw
-}
-
-// cutWords returns the words that appendWords has appended.
-func cutWords(raw []byte) (words []string, ok bool) {
-	for len(raw) > 0 {
-		size, n := binary.Uvarint(raw)
-		if n <= 0 || size > uint64(len(raw)-n) {
-			return nil, false
-		}
-		words = append(words, string(raw[n:n+int(size)]))
-		raw = raw[n+int(size):]
-	}
-	return words, true
 }

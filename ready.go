@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -74,16 +75,15 @@ func (c *Client) pause(ctx context.Context, verb, topic string, p Pause, errs []
 	if err := errors.Join(c.validate(ctx, topic, ""), invalid(errs)); err != nil {
 		return end.err(place.At(err))
 	}
-	k := script.NewKeys(c.o.prefix, topic)
-	series := c.series.Get()
-	r, err := c.scripts.Exec(ctx, script.Pause, k, k.Receipt(series.ID), 0,
-		series.Next(), verb, p.By, ceilMS(p.For), p.Reason, maxPauses, script.ControlChannel(c.o.prefix), topic)
-	c.series.Put(series, err)
-	switch {
-	case err != nil:
-		err = place.At(c.unsure(err))
-	case r.Text(2) == "too_many":
-		return end.err(place.At(fmt.Errorf("by %q: %w", p.By, ErrTooManyPauses)))
+	r, err := c.everywhere(ctx, topic, func(ctx context.Context, at commit.Place) (script.Reply, error) {
+		r, err := c.commits.Pause(ctx, at.Keys, verb, p.By, ceilMS(p.For), p.Reason, maxPauses)
+		if err == nil && r.Text(2) == "too_many" {
+			err = fmt.Errorf("by %q: %w", p.By, ErrTooManyPauses)
+		}
+		return r, err
+	})
+	if err = place.At(err); errors.Is(err, ErrTooManyPauses) {
+		return end.err(err)
 	}
 	return end.err(c.acted(ctx, place, p.text(verb), pausesText(r.Text(3), r.Now()), err))
 }
@@ -137,15 +137,10 @@ func (c *Client) hold(ctx context.Context, verb, topic string, ms int64, reason,
 	if err := errors.Join(c.validate(ctx, topic, ""), invalid(errs)); err != nil {
 		return end.err(place.At(err))
 	}
-	k := script.NewKeys(c.o.prefix, topic)
-	series := c.series.Get()
-	r, err := c.scripts.Exec(ctx, script.Hold, k, k.Receipt(series.ID), 0,
-		series.Next(), ms, actorOf(ctx), reason, script.ControlChannel(c.o.prefix), topic)
-	c.series.Put(series, err)
-	if err != nil {
-		err = place.At(c.unsure(err))
-	}
-	return end.err(c.acted(ctx, place, text, pausesText(r.Text(3), r.Now()), err))
+	r, err := c.everywhere(ctx, topic, func(ctx context.Context, at commit.Place) (script.Reply, error) {
+		return c.commits.Hold(ctx, at.Keys, ms, actorOf(ctx), reason)
+	})
+	return end.err(c.acted(ctx, place, text, pausesText(r.Text(3), r.Now()), place.At(err)))
 }
 
 // HoldKey keeps servers from taking jobs of a key for a time, as [HoldKey] of a handler does,
@@ -190,18 +185,14 @@ func (c *Client) holdKey(ctx context.Context, verb, topic, key string, ms int64,
 	if err := errors.Join(c.validate(ctx, topic, ""), invalid(errs)); err != nil {
 		return end.err(place.At(err))
 	}
-	k := script.NewKeys(c.o.prefix, topic)
-	series := c.series.Get()
-	r, err := c.scripts.Exec(ctx, script.KeyHold, k, k.Receipt(series.ID), 0,
-		series.Next(), key, ms, mostHeldKeys, script.ControlChannel(c.o.prefix), topic)
-	c.series.Put(series, err)
-	switch {
-	case err != nil:
-		err = place.At(c.unsure(err))
-	case r.Text(2) == "full":
-		err = place.At(fmt.Errorf("%w: %d keys of the topic are held, which is the maximum", ErrInvalid, mostHeldKeys))
-	}
-	return end.err(c.acted(ctx, place, fmt.Sprintf("key %q%s", key, text), keyHoldText(r.Text(3), r.Now()), err))
+	r, err := c.everywhere(ctx, topic, func(ctx context.Context, at commit.Place) (script.Reply, error) {
+		r, err := c.commits.HoldKey(ctx, at.Keys, key, ms, mostHeldKeys)
+		if err == nil && r.Text(2) == "full" {
+			err = fmt.Errorf("%w: %d keys of the topic are held, which is the maximum", ErrInvalid, mostHeldKeys)
+		}
+		return r, err
+	})
+	return end.err(c.acted(ctx, place, fmt.Sprintf("key %q%s", key, text), keyHoldText(r.Text(3), r.Now()), place.At(err)))
 }
 
 // SetPriority gives a job that has a [Key] another [Priority]. A ready job gets another place among
@@ -224,24 +215,35 @@ func (c *Client) SetPriority(ctx context.Context, topic, id string, d time.Durat
 	if err := errors.Join(c.validate(ctx, topic, id), invalid(errs), newEdit(opts).guard(o)); err != nil {
 		return end.err(place.At(err))
 	}
-	k := script.NewKeys(c.o.prefix, topic)
-	series := c.series.Get()
-	r, err := c.scripts.Exec(ctx, script.SetPriority, k, k.Receipt(series.ID), 0,
-		series.Next(), id, d.Milliseconds()+1<<31, script.ControlChannel(c.o.prefix), topic, o.Known)
-	c.series.Put(series, err)
-	switch {
-	case err != nil:
-		err = place.At(c.unsure(err))
-	case r.Text(2) == "gone":
-		err = place.At(ErrNotFound)
-	case r.Text(2) == "changed":
-		err = place.At(ErrChanged)
-	case r.Text(2) == "plain":
-		err = place.At(fmt.Errorf("%w: the job has no Key", ErrInvalid))
-	case r.Text(2) == "lost":
-		err = place.At(errors.New("the job has lost its place: Client.Repair gives it one"))
+	before, err := c.setPriority(ctx, o, d.Milliseconds()+1<<31)
+	return end.err(c.acted(ctx, place, fmt.Sprintf("priority %v", d), priorityText(before), place.At(err)))
+}
+
+// setPriority gives the job of an operation a head start, in ms. It returns the one that it had.
+func (c *Client) setPriority(ctx context.Context, o *commit.Op, start int64) (before string, err error) {
+	answer, err := c.commits.Walk(ctx, o.Topic, o.ID, func(ctx context.Context, k *script.Keys) (commit.Answer, error) {
+		r, err := c.commits.Call(ctx, script.SetPriority, k, o.ID, start, script.ControlChannel(c.o.prefix), k.Topic, o.Known)
+		switch {
+		case err != nil:
+			return commit.Gone, err
+		case r.Text(2) == "gone":
+			return commit.Gone, nil
+		case r.Text(2) == "elsewhere":
+			return commit.Elsewhere, nil
+		case r.Text(2) == "changed":
+			return commit.Here, ErrChanged
+		case r.Text(2) == "plain":
+			return commit.Here, fmt.Errorf("%w: the job has no Key", ErrInvalid)
+		case r.Text(2) == "lost":
+			return commit.Here, errors.New("the job has lost its place: Client.Repair gives it one")
+		}
+		before = r.Text(3)
+		return commit.Here, nil
+	})
+	if err == nil && answer != commit.Here {
+		err = ErrNotFound
 	}
-	return end.err(c.acted(ctx, place, fmt.Sprintf("priority %v", d), priorityText(r.Text(3)), err))
+	return before, err
 }
 
 // UnchangedOption is the type of [IfUnchanged]: an option of all calls that edit jobs.
@@ -432,4 +434,51 @@ func dueReason(why string) DueReason {
 		return ""
 	}
 	return DueReason(why)
+}
+
+// ActOn acts on a job that was read, as the calls about single jobs do, but only if the job is
+// still as it was then, as with [IfUnchanged]. Of a job whose record was not read, the state is
+// compared, and the due time, time of burial or time until which it is kept. Otherwise nothing is
+// changed, and the error is an [ErrNotFound] that says so.
+func (friends) ActOn(ctx context.Context, c *Client, info *JobInfo, a Action) error {
+	o := &commit.Op{Kind: a.kind, Topic: info.Topic, ID: info.ID, Known: known(info), Reason: a.reason}
+	if text, reads, err := info.expectation(); err == nil {
+		o.Known, o.Reads = text, reads
+	}
+	if a.kind == commit.Delete && info.State == StateDead {
+		o.Kind = commit.Cancel
+	}
+	ctx, end := c.begin(ctx, CallEvent{Name: o.Kind.Name, Topic: o.Topic, ID: o.ID, Jobs: 1})
+	var err error
+	if o.Kind == commit.Reschedule {
+		o.Move, err = moveTo(a.due)
+	}
+	if err == nil {
+		err = c.do(ctx, o)
+	}
+	if errors.Is(err, ErrChanged) {
+		err = o.Place().At(fmt.Errorf("%w as it was when it was read, %s", ErrNotFound, info.State))
+	}
+	if o.Kind == commit.Cancel {
+		c.dequeued(ctx, o, err)
+	}
+	return end.err(c.acted(ctx, o.Place(), argumentsOf(o), stateText(info.State, info.Due), err))
+}
+
+// known returns how a page knows a job, as lua/prelude/expect.lua reads it.
+func known(info *JobInfo) string {
+	with := func(letter byte, at time.Time) string {
+		return string(strconv.AppendInt([]byte{letter}, at.UnixMilli(), 10))
+	}
+	switch info.State {
+	case StateScheduled:
+		return with(script.LetterScheduled, info.Due)
+	case StateDead:
+		return with(script.LetterDead, info.BuriedAt)
+	case StateDone:
+		return with(script.LetterDone, info.KeptUntil)
+	case StateRunning:
+		return string(script.LetterRunning)
+	}
+	return string(script.LetterReady)
 }

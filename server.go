@@ -395,8 +395,9 @@ type ServerInfo struct {
 	Version   string    // of delayq, from the build information
 	// State is that of the last heartbeat. A server that begins to drain sends a heartbeat
 	// immediately.
-	State  ServerState
-	Topics map[string]TopicStatus
+	State      ServerState
+	Topics     map[string]TopicStatus
+	partitions bool // it serves those of its topics
 }
 
 // A ServerState is the state of a server.
@@ -477,7 +478,7 @@ func serverInfos(found map[string]string) []ServerInfo {
 func serverInfo(id, heartbeat string) ServerInfo {
 	h, at := record.DecodeHeartbeat(heartbeat)
 	info := ServerInfo{
-		ID: id, SeenAt: orZero(at), Host: h.Host, PID: h.PID, StartedAt: h.Started, Version: h.Version, State: ServerState(h.State),
+		ID: id, SeenAt: orZero(at), Host: h.Host, PID: h.PID, StartedAt: h.Started, Version: h.Version, State: ServerState(h.State), partitions: h.Partitions,
 	}
 	info.Topics = make(map[string]TopicStatus, len(h.Topics))
 	for topic, does := range h.Topics {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/delayq/delayq/internal/part"
+	"github.com/delayq/delayq/internal/places"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
 )
@@ -92,8 +94,50 @@ type TopicStats struct {
 	HeldBy     string
 	HeldReason string
 
+	// Partitions describes the partitions of the topic. It is nil if it has none: see
+	// [Client.Partition]. All numbers of the topic include theirs.
+	Partitions *PartitionStats
+
 	// Counters has every [Counter].
 	Counters map[Counter]int64
+}
+
+// PartitionStats describes the partitions of a topic in a few numbers, however many they are: see
+// [Client.Partition].
+type PartitionStats struct {
+	Count int  // of the partitions that take new jobs
+	ByKey bool // they are divided by [ByKey]
+	// Least and Most are those of them that have the fewest and the most unfinished jobs. They
+	// differ a lot if few keys have most of the jobs.
+	Least, Most PartitionLoad
+	// Closing are the partitions of earlier Partition calls that are still served, the oldest
+	// first. They take no new jobs, and are given up when they have nothing left. There are at most
+	// 7 such calls.
+	Closing []ClosingPartitions
+}
+
+// A PartitionRef names a partition of a topic.
+type PartitionRef struct {
+	Generation int // of the call of [Client.Partition] that made it, from 1 on; 0: the topic itself
+	Index      int // from 0 to the number of partitions less 1
+}
+
+// A PartitionLoad is the work of one partition.
+type PartitionLoad struct {
+	PartitionRef
+	Jobs             int64 // unfinished: scheduled, ready, running and dead ones
+	Overdue, Running int64
+}
+
+// ClosingPartitions are partitions that take no new jobs. Those of generation 0 are the topic as it
+// was before its first Partition call.
+type ClosingPartitions struct {
+	Generation, Count int
+	ByKey             bool
+	Jobs              int64 // unfinished, dead ones too, of all of them
+	// Kept is the number of done jobs, closed IDs, jobs of [Job.Then] on their way, and flows. The
+	// partitions are served until these are gone, too.
+	Kept int64
 }
 
 var counters = []Counter{
@@ -102,6 +146,17 @@ var counters = []Counter{
 	CounterFired, CounterSkipped, CounterMissed, CounterTombed, CounterDebounced, CounterUndelivered, CounterAwaited,
 	CounterFlows, CounterFlowsFailed, CounterFlowStepsFailed,
 }
+
+var counterNames = func() []any {
+	names := make([]any, len(counters))
+	for i, name := range counters {
+		names[i] = string(name)
+	}
+	return names
+}()
+
+// skew is how far the clocks of the nodes of a Cluster may differ. Stats has that of one of them.
+const skew = time.Minute
 
 // statsTopics is the maximum number of topics that travel in one pipeline.
 const statsTopics = 1000
@@ -116,9 +171,10 @@ const statsTopics = 1000
 // If some topics cannot be read, Stats returns the others along with the error.
 //
 // Stats sends 1,000 topics at a time, in one round trip to each node of a Cluster, and in another
-// one for the topics that have ready or due jobs, or Parcels. Cost: O(log N) for each topic with N
-// jobs, and O(servers). That is about 7 µs of Redis's time for a topic, and twice that if it has
-// such jobs.
+// one for the topics that have ready or due jobs, or Parcels. If some have partitions, one more
+// round trip reads these, 1,000 at a time. Cost: O(log N) for each topic or partition with N jobs,
+// and O(servers). That is about 7 µs of Redis's time for a topic, and twice that if it has such
+// jobs.
 func (i *Inspector) Stats(ctx context.Context, topics ...string) ([]TopicStats, error) {
 	errs := []error{i.usable(ctx)}
 	for _, topic := range topics {
@@ -141,10 +197,10 @@ func (i *Inspector) Stats(ctx context.Context, topics ...string) ([]TopicStats, 
 	first := redis.NewScanCmd(ctx, nil, "hscan", script.ServersKey(i.o.prefix), 0, "count", script.HeartbeatsPage)
 	others := []redis.Cmder{first, clock}
 	for some := range slices.Chunk(topics, statsTopics) {
-		reads := i.read(ctx, some, others...)
+		reads := places.ReadTopics(ctx, i.scripts, i.o.prefix, some, counterNames, others...)
 		if others != nil {
 			if err := clock.Err(); err != nil {
-				if said := reads[0].pool.Err(); script.Locked(said) { // then Redis has hung up before the end
+				if said := reads[0].Err(); script.Locked(said) { // then Redis has hung up before the end
 					err = said
 				}
 				return nil, fmt.Errorf("inspect: %w", script.Hinted(err))
@@ -155,9 +211,13 @@ func (i *Inspector) Stats(ctx context.Context, topics ...string) ([]TopicStats, 
 			}
 			servers, others = found, nil
 		}
-		i.readOverdue(ctx, reads, clock.Val())
+		now := clock.Val()
+		if _, cluster := i.rdb.(*redis.ClusterClient); cluster {
+			now = now.Add(skew)
+		}
+		places.ReadOverdue(ctx, i.scripts, reads, now)
 		for _, r := range reads {
-			stats, err := r.stats(clock.Val())
+			stats, err := wholeStats(r, clock.Val())
 			if err != nil {
 				failed = append(failed, err)
 				continue
@@ -187,141 +247,29 @@ func invalidTopic(topic string) error {
 	return nil
 }
 
-// A topicRead is the commands that read a topic. The first ones travel in one pipeline.
-type topicRead struct {
-	keys                                                           *script.Keys
-	pool, bucket, leases, dead, done, attempts, schedules, waiting *redis.IntCmd
-	lane, turn, parcels, flows                                     *redis.IntCmd
-	head, slot                                                     *redis.ZSliceCmd
-	pause, counters                                                *redis.SliceCmd
-	err                                                            error
-
-	due     bool         // whether something can be
-	inspect *script.Call // nil: nothing is due, and there are no parcels
-}
-
-// read reads topics, and sends other commands along with them. Plain commands cost Redis less than
-// half of what a script that calls them does.
-func (i *Inspector) read(ctx context.Context, topics []string, others ...redis.Cmder) []*topicRead {
-	var cmds []redis.Cmder
-	reads := make([]*topicRead, len(topics))
-	for at, topic := range topics {
-		k := script.NewKeys(i.o.prefix, topic)
-		number := func(words ...any) *redis.IntCmd {
-			cmd := redis.NewIntCmd(ctx, words...)
-			cmds = append(cmds, cmd)
-			return cmd
-		}
-		fields := func(words ...any) *redis.SliceCmd {
-			cmd := redis.NewSliceCmd(ctx, words...)
-			cmds = append(cmds, cmd)
-			return cmd
-		}
-		first := func(zset string) *redis.ZSliceCmd {
-			cmd := redis.NewZSliceCmd(ctx, "zrange", zset, 0, 0, "withscores")
-			cmds = append(cmds, cmd)
-			return cmd
-		}
-		names := make([]any, 0, 2+len(counters))
-		names = append(names, "hmget", k.Stats)
-		for _, name := range counters {
-			names = append(names, string(name))
-		}
-		settings := []any{"hmget", k.Meta, "paused", "until", "pauses", "hold", "holdby", "holdwhy", "flow", "tat", "gather", "ahead"}
-		reads[at] = &topicRead{
-			keys: k, pool: number("hlen", k.Pool), bucket: number("zcard", k.Bucket),
-			leases: number("zcount", k.Leases, 0, record.MaxTime), // not the anchor
-			dead:   number("zcard", k.Dead), done: number("zcard", k.Done), attempts: number("hlen", k.Attempts),
-			head: first(k.Bucket), pause: fields(settings...), counters: fields(names...),
-			schedules: number("hlen", k.Schedules), waiting: number("zcard", k.Waiting), slot: first(k.Slots),
-			lane: number("zcard", k.Lane), turn: number("zcard", k.Turn), parcels: number("zcard", k.Parcels),
-			flows: number("hlen", k.Flows),
-		}
-	}
-	i.scripts.Send(ctx, nil, append(cmds, others...))
-	for _, r := range reads {
-		for _, cmd := range []redis.Cmder{
-			r.pool, r.bucket, r.leases, r.dead, r.done, r.attempts, r.head, r.pause, r.counters, r.schedules, r.waiting, r.slot, r.lane, r.turn, r.parcels, r.flows,
-		} {
-			if err := cmd.Err(); err != nil {
-				k := r.keys
-				r.err = script.Place{Call: "inspect", Topic: k.Topic}.At(i.scripts.Blame(ctx, err,
-					k.Pool, k.Bucket, k.Leases, k.Dead, k.Done, k.Attempts, k.Meta, k.Stats, k.Schedules, k.Waiting, k.Slots, k.Lane, k.Turn, k.Parcels, k.Flows))
-				break
-			}
-		}
-	}
-	return reads
-}
-
-// skew is how far the clocks of the nodes of a Cluster may differ. Stats has that of one of them.
-const skew = time.Minute
-
-// readOverdue reads what is due in those topics in which something can be, the age of parcels, and
-// which flows are at risk.
-func (i *Inspector) readOverdue(ctx context.Context, reads []*topicRead, now time.Time) {
-	if _, cluster := i.rdb.(*redis.ClusterClient); cluster {
-		now = now.Add(skew)
-	}
-	var calls []*script.Call
-	for _, r := range reads {
-		if r.err != nil {
-			continue
-		}
-		if r.due = r.ready() > 0 || isPast(r.head, now); r.due || r.parcels.Val() > 0 || r.flows.Val() > 0 {
-			r.inspect = script.NewCall(script.Inspect, r.keys.Topic, 0, r.keys.Of(script.Inspect, ""), nil)
-			calls = append(calls, r.inspect)
-		}
-	}
-	if len(calls) > 0 {
-		i.scripts.DoWith(ctx, calls)
-	}
-}
-
-// isPast reports whether the first entry of a zset is due.
-func isPast(head *redis.ZSliceCmd, now time.Time) bool {
-	at := firstScore(head)
-	return !at.IsZero() && !at.After(now)
-}
-
-// firstScore returns the score of the first entry of a zset as a time. It is zero if there is none.
-func firstScore(head *redis.ZSliceCmd) time.Time {
-	if list := head.Val(); len(list) > 0 {
-		return msTime(int64(list[0].Score))
-	}
-	return time.Time{}
-}
-
-func (r *topicRead) ready() int64 {
-	return max(0, r.pool.Val()-r.bucket.Val()-r.leases.Val()-r.dead.Val())
-}
-
-// stats returns what was read at about now.
-func (r *topicRead) stats(now time.Time) (TopicStats, error) {
+// statsOf returns what was read of a topic or a partition at about now.
+func statsOf(r *places.Read, now time.Time) (TopicStats, error) {
 	now = now.Truncate(time.Millisecond)
 	s := TopicStats{
-		Topic: r.keys.Topic, At: now, Scheduled: r.bucket.Val(), Ready: r.ready(), Running: r.leases.Val(), Dead: r.dead.Val(), Done: r.done.Val(),
-		Retrying: max(0, r.attempts.Val()-r.dead.Val()), NextDue: firstScore(r.head),
-		Schedules: r.schedules.Val(), WaitingSlots: r.waiting.Val(), NextSlot: firstScore(r.slot),
-		Keyed: r.lane.Val(), Keys: r.turn.Val(), Parcels: r.parcels.Val(), Flows: r.flows.Val(),
+		Topic: r.Keys.Topic, At: now, Scheduled: r.Bucket.Val(), Ready: r.Ready(), Running: r.Leases.Val(), Dead: r.Dead.Val(), Done: r.Done.Val(),
+		Retrying: max(0, r.Attempts.Val()-r.Dead.Val()), NextDue: firstScore(r.Head),
+		Schedules: r.Schedules.Val(), WaitingSlots: r.Waiting.Val(), NextSlot: firstScore(r.Slot),
+		Keyed: r.Lane.Val(), Keys: r.Turn.Val(), Parcels: r.Parcels.Val(), Flows: r.Flows.Val(),
 	}
-	if r.err != nil {
-		return s, r.err
+	if err := r.Error(); err != nil {
+		return s, err
 	}
 	s.Overdue = s.Ready
-	if r.inspect != nil {
-		if r.inspect.Err != nil {
-			return s, r.inspect.Err
-		}
-		if r.due {
-			s.addOverdue(r.inspect.Reply)
+	if r.Inspect != nil {
+		if r.Due {
+			s.addOverdue(r.Inspect.Reply)
 		}
 		if s.Parcels > 0 {
-			s.OldestParcel = orZero(r.inspect.Reply.Number(5))
+			s.OldestParcel = orZero(r.Inspect.Reply.Number(5))
 		}
-		s.FlowsAtRisk = r.inspect.Reply.Number(6)
+		s.FlowsAtRisk = r.Inspect.Reply.Number(6)
 	}
-	pause := script.Reply(r.pause.Val())
+	pause := script.Reply(r.Meta.Val())
 	for _, p := range record.DecodePauses(pause.Text(2), now.UnixMilli()) {
 		s.Pauses = append(s.Pauses, PauseInfo{By: p.By, Reason: p.Reason, Since: msTime(p.Since), Until: orZero(p.Until)})
 	}
@@ -332,12 +280,86 @@ func (r *topicRead) stats(now time.Time) (TopicStats, error) {
 		}
 	}
 	h := readHold(pause[min(3, len(pause)):], now.UnixMilli())
-	s.HeldUntil, s.HeldBy, s.HeldReason, s.Limits, s.NextStart = h.until, h.by, h.reason, h.limits, h.next
+	s.HeldUntil, s.HeldBy, s.HeldReason, s.Limits, s.NextStart = h.until, h.by, h.reason, h.whole, h.next
 	s.Counters = make(map[Counter]int64, len(counters))
 	for i, name := range counters {
-		s.Counters[name], _ = strconv.ParseInt(script.Reply(r.counters.Val()).Text(i), 10, 64) // "" is none yet
+		s.Counters[name], _ = strconv.ParseInt(script.Reply(r.Counters.Val()).Text(i), 10, 64) // "" is none yet
 	}
 	return s, nil
+}
+
+// firstScore returns the score of the first entry of a zset as a time. It is zero if there is none.
+func firstScore(head *redis.ZSliceCmd) time.Time {
+	if list := head.Val(); len(list) > 0 {
+		return msTime(int64(list[0].Score))
+	}
+	return time.Time{}
+}
+
+// wholeStats returns what was read of a topic and its partitions at about now.
+func wholeStats(r *places.Read, now time.Time) (TopicStats, error) {
+	s, err := statsOf(r, now)
+	if err != nil || len(r.Map) == 0 {
+		return s, err
+	}
+	var next []time.Time // starts of the partitions that take new jobs
+	loads := []places.Load{loadOf(r, &s)}
+	for _, one := range r.Parts {
+		p, err := statsOf(one, now)
+		if err != nil {
+			return s, err
+		}
+		loads = append(loads, loadOf(one, &p))
+		if s.add(&p); places.RefOf(one.Keys.Topic).Generation == r.Map.Open().Number {
+			next = append(next, p.NextStart)
+		}
+	}
+	if len(next) > 0 {
+		s.NextStart = slices.MinFunc(next, time.Time.Compare) // zero: one of them can start a job now
+	}
+	s.Partitions = partitionStats(r.Map, loads)
+	return s, nil
+}
+
+// partitionStats returns the summary of partitions.
+func partitionStats(m part.Map, loads []places.Load) *PartitionStats {
+	least, most, closing := places.Summary(m, loads)
+	open := m.Open()
+	p := &PartitionStats{Count: open.Parts, ByKey: open.ByKey, Least: loaded(least), Most: loaded(most)}
+	for _, c := range closing {
+		p.Closing = append(p.Closing, ClosingPartitions{c.Number, c.Parts, c.ByKey, c.Jobs, c.Kept})
+	}
+	return p
+}
+
+func loaded(l places.Load) PartitionLoad {
+	return PartitionLoad{PartitionRef(l.Place), l.Jobs, l.Overdue, l.Running}
+}
+
+// loadOf returns what a summary needs of a place of a topic with partitions.
+func loadOf(r *places.Read, s *TopicStats) places.Load {
+	return places.Load{
+		Place: places.RefOf(r.Keys.Topic), Jobs: r.Pool.Val(), Overdue: s.Overdue, Running: s.Running,
+		Kept: s.Done + max(0, r.Tombs.Val()-1) + s.Parcels + s.Flows,
+	}
+}
+
+// add adds the numbers of a partition.
+func (s *TopicStats) add(p *TopicStats) {
+	for to, n := range map[*int64]int64{
+		&s.Scheduled: p.Scheduled, &s.Ready: p.Ready, &s.Running: p.Running, &s.Dead: p.Dead, &s.Done: p.Done, &s.Retrying: p.Retrying,
+		&s.Overdue: p.Overdue, &s.Keyed: p.Keyed, &s.Keys: p.Keys, &s.Parcels: p.Parcels, &s.Flows: p.Flows, &s.FlowsAtRisk: p.FlowsAtRisk,
+	} {
+		*to += n
+	}
+	for to, at := range map[*time.Time]time.Time{&s.OldestOverdue: p.OldestOverdue, &s.NextDue: p.NextDue, &s.OldestParcel: p.OldestParcel} {
+		if to.IsZero() || !at.IsZero() && at.Before(*to) {
+			*to = at
+		}
+	}
+	for name, n := range p.Counters {
+		s.Counters[name] += n
+	}
 }
 
 // addOverdue adds a reply of the inspect script.
@@ -357,12 +379,13 @@ func (s *TopicStats) addOverdue(r script.Reply) {
 type restraint struct {
 	until      time.Time // of the hold; zero: none
 	by, reason string
-	limits     Limits
+	limits     Limits    // of a partition, its share of them
+	whole      Limits    // of the topic
 	next       time.Time // start; zero: now
 }
 
-// readHold reads the fields hold, holdby, holdwhy, flow, tat, gather and ahead of meta. A hold that
-// is the same as ahead is none: a take keeps it for servers of earlier releases.
+// readHold reads the fields hold, holdby, holdwhy, flow, tat, gather, ahead and shared of meta. A
+// hold that is the same as ahead is none: a take keeps it for servers of earlier releases.
 func readHold(meta script.Reply, now int64) (h restraint) {
 	if until := meta.Text(0); until != "" && until != meta.Text(6) {
 		if end := scoreTime(until); end.UnixMilli() > now {
@@ -370,19 +393,22 @@ func readHold(meta script.Reply, now int64) (h restraint) {
 		}
 	}
 	h.limits = decodeLimits(meta.Text(3))
-	h.next = h.limits.nextStart(meta.Text(4), now)
+	if h.whole = h.limits; meta.Text(7) != "" {
+		h.whole = decodeLimits(meta.Text(7))
+	}
+	h.next = nextStart(meta.Text(3), meta.Text(4), now)
 	return h
 }
 
-// nextStart returns when the next job of a topic may start by its rate, or zero if one may start
-// now. tat is that of meta.
-func (l Limits) nextStart(tat string, now int64) time.Time {
+// nextStart returns when the next job of a topic or a partition may start by its limits, or zero if
+// one may start now. flow and tat are those of meta.
+func nextStart(flow, tat string, now int64) time.Time {
 	full, err := strconv.ParseFloat(tat, 64)
-	if err != nil || l.Rate.starts == 0 || math.IsNaN(full) {
+	emit, burst := record.PaceOfLimits(flow)
+	if err != nil || emit == 0 || math.IsNaN(full) {
 		return time.Time{}
 	}
-	// The product can exceed an int64.
-	us, burst, emit := float64(now)*1000, float64(l.Rate.MaxBurst()), float64(l.Rate.emit())
+	us := float64(now) * 1000        // the product can exceed an int64
 	if full > us+burst*emit+15_000 { // as take does it
 		full = us + burst*emit
 	}
@@ -448,51 +474,3 @@ const (
 	CounterFlowsFailed     Counter = "flows_failed"      // flows that have failed before their deadlines
 	CounterFlowStepsFailed Counter = "flow_steps_failed" // steps of flows that have ended badly or were skipped
 )
-
-// mostSpans is the maximum number of durations of one DueWithin.
-const mostSpans = 10
-
-// DueWithin returns how many jobs of each topic fall due within each of some durations from a time
-// on, in the order of topics and of within. It counts as [Inspector.Forecast] does: for a duration
-// d, the scheduled jobs that are due at from or later and before from plus d. Range: from 1 to 10
-// durations of 1 ms to 100 years; all must end between 1970 and 2286.
-//
-// If some topics cannot be read, their counts are nil, and DueWithin returns the others along with
-// the error.
-//
-// DueWithin sends 1,000 topics at a time, in one round trip to each node of a Cluster. Cost: O(log
-// N) for each topic and duration, with N scheduled jobs.
-func (i *Inspector) DueWithin(ctx context.Context, from time.Time, within []time.Duration, topics ...string) ([][]int64, error) {
-	errs := []error{i.usable(ctx), checkSpans(from, within)}
-	for _, topic := range topics {
-		errs = append(errs, invalidTopic(topic))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, script.Place{Call: "due within"}.At(err)
-	}
-	edge := func(at time.Time) string {
-		ms, _ := record.Millis(at) // checkSpans has tried it
-		return strconv.FormatInt(ms, 10)
-	}
-	list := make([][]int64, 0, len(topics))
-	var failed topicErrors
-	for some := range slices.Chunk(topics, statsTopics) {
-		cmds := make([]redis.Cmder, 0, len(some)*len(within))
-		for _, topic := range some {
-			key := script.NewKeys(i.o.prefix, topic).Bucket
-			for _, d := range within {
-				cmds = append(cmds, redis.NewIntCmd(ctx, "zcount", key, edge(from), "("+edge(from.Add(d))))
-			}
-		}
-		i.scripts.Send(ctx, nil, cmds)
-		for at, topic := range some {
-			counts, err := counted(cmds[at*len(within) : (at+1)*len(within)])
-			if err != nil {
-				err = i.scripts.Blame(ctx, err, script.NewKeys(i.o.prefix, topic).Bucket)
-				failed = append(failed, script.Place{Call: "due within", Topic: topic}.At(err))
-			}
-			list = append(list, counts)
-		}
-	}
-	return list, failed.join()
-}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/places"
 	"github.com/delayq/delayq/internal/script"
 	"github.com/delayq/delayq/internal/serve"
 )
@@ -415,10 +416,13 @@ func (o *serverOptions) joinPool(h *handlerOptions) (errs []error) {
 // calls expire by themselves within 3 minutes, and a server's list of taken jobs expires with their
 // leases.
 //
+// Of a topic with partitions, all of them must be empty, and all are removed. It keeps its partitions:
+// the next job goes to one of them.
+//
 // If ctx ends when the keys are deleted already, RemoveTopic still looks for new jobs and removes
 // the name.
 //
-// Cost: O(servers), with one call for 100 of them, and a few calls of O(1).
+// Cost: O(servers), with one call for 100 of them, and a few calls of O(1), also for each partition.
 func (c *Client) RemoveTopic(ctx context.Context, topic string) error {
 	ctx, end := c.begin(ctx, CallEvent{Name: "remove topic", Topic: topic})
 	place := script.Place{Call: "remove", Topic: topic}
@@ -439,46 +443,44 @@ func (c *Client) removeTopic(ctx context.Context, topic string) error {
 			return fmt.Errorf("%w: the server %s handles it", ErrNotEmpty, s.ID)
 		}
 	}
-	k := script.NewKeys(c.o.prefix, topic)
-	series := c.series.Get()
-	r, err := c.scripts.Exec(ctx, script.RemoveTopic, k, k.Receipt(series.ID), 0, series.Next())
-	c.series.Put(series, err)
+	m, err := places.ReadMap(ctx, c.scripts, script.NewKeys(c.o.prefix, topic))
 	if err != nil {
-		return c.unsure(err)
-	}
-	var jobs, leases, done, schedules, parcels, flows int64
-	if n, _ := fmt.Sscan(r.Text(2), &jobs, &leases, &done, &schedules, &parcels, &flows); n > 0 {
-		err := fmt.Errorf("%w: it has %d unfinished jobs, %d leases, %d done jobs and %d schedules", ErrNotEmpty, jobs, leases, done, schedules)
-		if parcels > 0 {
-			err = fmt.Errorf("%w, and %d jobs that its runs have handed over are not delivered yet", err, parcels)
-		}
-		if flows > 0 {
-			err = fmt.Errorf("%w, and %d flows", err, flows)
-		}
 		return err
 	}
-	return c.removeName(ctx, k)
+	keys := places.All(c.o.prefix, topic, m)
+	has := places.Content{}
+	if len(m) > 0 { // none is removed unless all are empty
+		has, err = places.Contents(ctx, c.scripts, c.o.prefix, topic, m)
+	}
+	for i := len(keys) - 1; i >= 0 && err == nil && has == (places.Content{}); i-- {
+		var r script.Reply
+		r, err = c.commits.Call(ctx, script.RemoveTopic, keys[i])
+		has, err = places.ReadContent(r.Text(2)), places.In(keys[i], err)
+	}
+	switch {
+	case err != nil:
+		return err
+	case has != places.Content{}:
+		return fmt.Errorf("%w: %v", ErrNotEmpty, has)
+	}
+	return c.removeName(ctx, keys)
 }
 
 // removeName removes a topic whose keys are deleted from the set of topics. The name is in another
 // slot: whoever stores a job in the meantime adds the name again, but perhaps before it is removed
 // here. So removeName looks again, even if ctx has ended, and adds the name if it cannot.
-func (c *Client) removeName(ctx context.Context, k *script.Keys) error {
+func (c *Client) removeName(ctx context.Context, all []*script.Keys) error {
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), serve.CallTimeout)
 	defer cancel()
-	names := script.TopicsKey(c.o.prefix)
-	err := c.scripts.Blame(call, c.rdb.SRem(call, names, k.Topic).Err(), names)
-	c.commits.Forget(k.Topic)
+	names, topic := script.TopicsKey(c.o.prefix), all[0].Topic
+	err := c.scripts.Blame(call, c.rdb.SRem(call, names, topic).Err(), names)
+	c.commits.Forget(topic)
 	used := false
-	for _, key := range []string{k.Stats, k.Schedules} {
-		if err == nil && !used {
-			var n int64
-			n, err = c.rdb.HLen(call, key).Result()
-			used = n > 0
-		}
+	if err == nil {
+		used, err = places.Used(call, c.scripts, all)
 	}
 	if err != nil || used {
-		g := c.commits.For(k.Topic, commit.Enqueue)
+		g := c.commits.For(topic, commit.Enqueue)
 		defer g.Release()
 		g.Confirm(ctx)
 	}

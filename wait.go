@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/delayq/delayq/internal/await"
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
@@ -147,13 +149,34 @@ func (c *Client) wait(ctx context.Context, topic, id string, o *waitOptions) (*R
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	w, err := c.waits.Begin(topic, id, o.progress != nil)
-	if err != nil {
-		return nil, invalid([]error{err})
+	var mu sync.Mutex
+	var result *Result
+	found, err := c.commits.Walk(ctx, topic, id, func(ctx context.Context, k *script.Keys) (commit.Answer, error) {
+		w, err := c.waits.Begin(k.Topic, id, o.progress != nil)
+		if err != nil {
+			return commit.Here, invalid([]error{err})
+		}
+		defer w.End()
+		r, err := awaited(ctx, w, topic, id, o)
+		switch {
+		case errors.Is(err, errElsewhere):
+			return commit.Elsewhere, nil
+		case errors.Is(err, ErrNotFound):
+			return commit.Gone, nil
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		result = r
+		return commit.Here, err
+	})
+	if err == nil && found != commit.Here {
+		err = ErrNotFound
 	}
-	defer w.End()
-	return awaited(ctx, w, topic, id, o)
+	return result, err
 }
+
+// errElsewhere is the error of a wait in a place that does not have the job.
+var errElsewhere = errors.New("the job is in another partition")
 
 // awaited waits for the end of a job.
 func awaited(ctx context.Context, w *await.Waiter, topic, id string, o *waitOptions) (*Result, error) {
@@ -171,6 +194,8 @@ func awaited(ctx context.Context, w *await.Waiter, topic, id string, o *waitOpti
 			return resultOf(topic, id, &a)
 		case await.None:
 			return nil, ErrNotFound
+		case await.Elsewhere:
+			return nil, errElsewhere
 		case await.Gone:
 			return nil, errGone
 		case await.Lives:
@@ -263,6 +288,7 @@ type calling struct {
 	e      *enqueueing
 	o      waitOptions
 	wait   *await.Waiter // nil: not yet
+	place  string        // the topic or partition in which it waits
 }
 
 func (l *calling) do(ctx context.Context) (*Result, error) {
@@ -282,6 +308,9 @@ func (l *calling) do(ctx context.Context) (*Result, error) {
 	stored := c.enqueue(ctx, l.e, func() error { return l.begin(ctx) })
 	if !maybeStored(stored) {
 		return nil, stored
+	}
+	if err := l.follow(ctx); err != nil {
+		return nil, errors.Join(err, stored)
 	}
 	l.wait.Expect(errors.Is(stored, ErrUnknownOutcome))
 	result, err := awaited(ctx, l.wait, op.Topic, op.ID, &l.o)
@@ -303,12 +332,40 @@ func (l *calling) begin(ctx context.Context) (err error) {
 	if err := l.o.check(ctx, l.client.o.prefix, op.Topic); err != nil { // a hook may have changed it
 		return err
 	}
-	l.wait, err = l.client.waits.BeginEarly(op.Topic, op.ID, string(op.Fresh.Nonce[:]), l.o.progress != nil)
-	if err != nil {
-		return invalid([]error{err})
+	_, err = l.client.commits.WalkNew(ctx, op, func(ctx context.Context, k *script.Keys) (commit.Answer, error) {
+		return l.beginAt(ctx, k.Topic)
+	})
+	return err
+}
+
+// beginAt registers the client in one place.
+func (l *calling) beginAt(ctx context.Context, place string) (commit.Answer, error) {
+	if l.wait != nil {
+		l.wait.End()
 	}
-	if _, err = l.wait.Next(ctx); err != nil {
-		return fmt.Errorf("not sent, because its end could not be told: %w", err)
+	var err error
+	op := &l.e.op
+	l.place = place
+	l.wait, err = l.client.waits.BeginEarly(place, op.ID, string(op.Fresh.Nonce[:]), l.o.progress != nil)
+	if err != nil {
+		return commit.Here, invalid([]error{err})
+	}
+	a, err := l.wait.Next(ctx)
+	switch {
+	case err != nil:
+		return commit.Here, fmt.Errorf("not sent, because its end could not be told: %w", err)
+	case a.Kind == await.Elsewhere:
+		return commit.Elsewhere, nil
+	}
+	return commit.Here, nil
+}
+
+// follow goes to the place of the job if that is another one: the partitions of the topic have
+// changed meanwhile.
+func (l *calling) follow(ctx context.Context) error {
+	if at := l.e.op.At; at != "" && at != l.place {
+		_, err := l.beginAt(ctx, at)
+		return err
 	}
 	return nil
 }

@@ -196,7 +196,7 @@ func quickSizes() sizes {
 func rows() []row {
 	return slices.Concat(
 		enqueueRows(), payloadRows(), optionRows(), workRows(), waitRows(), wideRows(), farRows(), topicRows(), callRows(), aofRows(), inspectRows(),
-		limitRows(), rateRows(), keyRows(), scheduleRows(), []row{hookRow(), laneRow()}, outboxRows(), resultRows(), thenRows(), flowRows(),
+		limitRows(), rateRows(), keyRows(), scheduleRows(), []row{hookRow(), laneRow()}, outboxRows(), resultRows(), thenRows(), flowRows(), partRows(),
 	)
 }
 

@@ -57,6 +57,8 @@ var extras = []figureText{
 	{figPageP50, "page p50", "ms", 2},
 	{figPageP99, "page p99", "ms", 2},
 	{figProcess, "process", "µs/job", 2},
+	{figNodeMost, "busiest node", "µs/job", 2},
+	{figNodeLeast, "least busy", "µs/job", 2},
 	{figDatabase, "PostgreSQL", "µs/job", 0},
 	{figCommitP50, "start p50", "ms", 2},
 	{figCommitP99, "start p99", "ms", 2},

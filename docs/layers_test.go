@@ -24,12 +24,12 @@ var fset = token.NewFileSet()
 // layers only, and those that stand before it in its own. A feature that does not fit changes the
 // layers, and docs/design.md says why.
 var layers = [][]string{
-	{"internal/friend", "internal/link", "internal/record", "internal/flow", "internal/schedule"},
+	{"internal/friend", "internal/link", "internal/part", "internal/record", "internal/flow", "internal/schedule"},
 	{"internal/contain"},
 	{"internal/loop", "lua"},
 	{"internal/listen", "internal/script"},
 	{"internal/await", "internal/commit", "internal/run"},
-	{"internal/workers", "internal/settle", "internal/fire", "internal/doctor", "internal/explain"},
+	{"internal/workers", "internal/settle", "internal/fire", "internal/doctor", "internal/explain", "internal/places"},
 	{"internal/serve"},
 	{""},
 }
@@ -111,6 +111,7 @@ var unused = map[string]string{
 	"internal/fire.CallBytes":     "the model of schedules reads a page as a server does",
 	"internal/fire.PageSlots":     "the model of schedules counts pages",
 	"internal/fire.PlaceSlots":    "the model of schedules plans one schedule as a server does",
+	"internal/part.Slot":          "tests look for tags and topics in a part of the slots",
 	"internal/record.DueHead":     "a test holds inspect.lua to it",
 	"internal/script.LetterKept":  "the list of letters is complete, but nobody reads this one",
 	"internal/script.LuaFile":     "tests of the exported API read scripts",

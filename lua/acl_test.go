@@ -281,8 +281,8 @@ func waitsForReplicas(t *testing.T, u user, admin, rdb *redis.Client) {
 	nothingDenied(t, admin)
 }
 
-// ofThePrefix are the calls that read keys of the whole prefix.
-var ofThePrefix = []string{"Inspector.Topics", "Inspector.Servers", "Inspector.Stats", "Inspector.Find", "Inspector.Audit", "Inspector.Explain"}
+// ofThePrefix are the calls that read keys of the whole prefix, or write those of other topics.
+var ofThePrefix = []string{"Partition", "Inspector.Topics", "Inspector.Servers", "Inspector.Stats", "Inspector.Find", "Inspector.Audit", "Inspector.Explain"}
 
 // A user is kept to one topic, or to another prefix, by other patterns, as docs/security.md says:
 // there it can do all that it could, and elsewhere nothing.

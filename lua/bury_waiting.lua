@@ -23,6 +23,7 @@
 -- KEYS[20]  notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
 -- KEYS[21]  parcels   zset, what is on the way to other topics, by target and number
 -- KEYS[22]  plans     hash, target to the plan by which its parcels are delivered
+-- KEYS[23]  tombs     zset, closed job ID scored by when it is free again (Unix ms)
 -- ARGV[1]   number    number of this call in its series
 -- ARGV[2]   channel   the control channel
 -- ARGV[3]   topic     the topic's name, for the control channel
@@ -31,18 +32,19 @@
 --
 -- Returns {'ok', now, letters}. letters has one letter for each of the first jobs, at least one. s
 -- for scheduled and r for ready: buried, and this was its state. u for running, d for dead, c if it
--- is not as the caller knows it, g if there is no such job: left alone. Nothing was done for the
--- other jobs, because the call has removed 100 entries of ready. If the limits of the topic say so,
--- the keys of the jobs wait until somebody has dealt with them.
+-- is not as the caller knows it, g if there is no such job, a if there is none and the topic is a
+-- closed place of one that has partitions: left alone. Nothing was done for the other jobs, because
+-- the call has removed 100 entries of ready. If the limits of the topic say so, the keys of the
+-- jobs wait until somebody has dealt with them.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats append errors control ring history unready expect trace place rouse
--- Uses: free_keys reseat order block unblock end_run tell_slots
+-- Uses: free_keys reseat order block unblock end_run tell_slots elsewhere
 local pool, bucket, ready, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, attempts, errors, moved = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local stats, runs, receipt, operator = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local lane, keyed, meta = KEYS[13], KEYS[14], KEYS[15]
 local blockers, parked, turn, idle = KEYS[16], KEYS[17], KEYS[18], KEYS[19]
-local notes, parcels, plans = KEYS[20], KEYS[21], KEYS[22]
+local notes, parcels, plans, tombs = KEYS[20], KEYS[21], KEYS[22], KEYS[23]
 local number, channel, topic = ARGV[1], ARGV[2], ARGV[3]
 local jobs, first, width = ARGV, 4, 3
 
@@ -68,7 +70,7 @@ for i, id in ipairs(ids) do
   end
   local letter = delayed[i] and 's' or 'r'
   if redis.call('HEXISTS', pool, id) == 0 then
-    letter = 'g'
+    letter = absent(tombs)
   elseif leased[i] then
     letter = 'u'
   elseif buried[i] then

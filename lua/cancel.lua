@@ -35,13 +35,14 @@
 --
 -- Returns {'ok', now, letters, full}. letters has one letter for each of the first jobs, at least
 -- one: the state it was in (s for scheduled, r for ready, u for running, d for dead). c if it is
--- not as the caller knows it, g if there is no such job: left alone. Nothing was done for the other
--- jobs, because the call has removed 100 entries of ready. full is empty unless the topic has too
--- many tombs: then it has a v for each ID that is not closed, and otherwise a -. An ID is closed
--- too if there is no such job.
+-- not as the caller knows it, g if there is no such job, a if there is none and the topic is a
+-- closed place of one that has partitions: left alone. Nothing was done for the other jobs, because
+-- the call has removed 100 entries of ready. full is empty unless the topic has too many tombs:
+-- then it has a v for each ID that is not closed, and otherwise a -. An ID is closed too if there
+-- is no such job. With the letter a it is not, but it can become free.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats lease control ring history unready expect place rouse free_keys unblock
--- Uses: end_run close_books holder straggler look muted ended withdraw tell_slots
+-- Uses: end_run close_books holder straggler look muted ended withdraw tell_slots elsewhere
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, stats = KEYS[6], KEYS[7], KEYS[8]
 local receipt, runs, ready, lane, keyed = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
@@ -80,6 +81,10 @@ end
 local letters, freed = withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, leases, dead,
   attempts, errors, moved, runs, blockers, parked, turn, holders, sizes, next, channel, topic,
   notes, stats, reports)
+if string.find(letters, 'g', 1, true) then
+  local done = string.find(letters, '[srud]') ~= nil
+  letters = string.gsub(letters, 'g', absent(tombs, done))
+end
 if freed > 0 then
   ring(idle, channel, topic, freed)
 end
@@ -95,7 +100,7 @@ if graves then
   -- Uses: tombs dig
   full = dig(tombs, ids, graves, letters)
 end
-local _, others = string.gsub(letters, '[cg]', '')
+local _, others = string.gsub(letters, '[acg]', '')
 count(stats, 'cancelled', #letters - others)
 remember(receipt, number, full == '' and letters or letters .. ' ' .. full)
 return {'ok', now, letters, full}

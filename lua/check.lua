@@ -38,6 +38,7 @@
 -- KEYS[35]  parcels    zset, what is on the way to other topics, by target and number
 -- KEYS[36]  flows      hash, ID of a last step to how far its flow has come
 -- KEYS[37]  steps      hash, the steps of flows
+-- KEYS[38]  parts      hash, the map of the partitions of the topic
 -- ARGV[1]   part       a key to scan, by its name here: one of the first sixteen, turn, lane,
 --                      keyed, rules, held, parked, holders, rates, blockers, all:next, all:notes or
 --                      all:flows. Or all, for checks that need no scan
@@ -73,7 +74,7 @@ local turn, lane, keyed, rules, held = KEYS[20], KEYS[21], KEYS[22], KEYS[23], K
 local minutes, hours = KEYS[25], KEYS[26]
 local parked, holders, rates = KEYS[27], KEYS[28], KEYS[29]
 local blockers, meta, tombs, next = KEYS[30], KEYS[31], KEYS[32], KEYS[33]
-local notes, parcels, flows, steps = KEYS[34], KEYS[35], KEYS[36], KEYS[37]
+local notes, parcels, flows, steps, parts = KEYS[34], KEYS[35], KEYS[36], KEYS[37], KEYS[38]
 local part, cursor, repair = ARGV[1], ARGV[2], ARGV[5]
 local limit, most = tonumber(ARGV[3]), tonumber(ARGV[4])
 
@@ -123,11 +124,12 @@ local function walk(list)
   return {length}
 end
 
--- endless finds tombs with an impossible time, from the last one: at most 1,000.
+-- endless finds tombs with an impossible time, from the last one: at most 1,000. That of the empty
+-- ID closes the topic.
 local function endless()
   for _, id in ipairs(redis.call('ZRANGE', tombs, '+inf', '(9999999999999', 'BYSCORE', 'REV',
     'LIMIT', 0, 1000)) do
-    if found('all:tombs', id, 'bad_time', true) then
+    if id ~= '' and found('all:tombs', id, 'bad_time', true) then
       redis.call('ZREM', tombs, id)
     end
   end
@@ -171,6 +173,7 @@ local function all()
   measure('HLEN', meta)
   measure('ZCARD', idle)
   measure('HLEN', steps)
+  measure('HLEN', parts)
   measure('HLEN', minutes)
   measure('HLEN', hours)
   if measure('ZCARD', tombs) > 0 then

@@ -26,11 +26,12 @@
 -- Returns {'ok', now, letters, since, mark, dues}. letters has one letter a job: n for stored, x
 -- for refused because it expires before it is due, or the state of the job that has its ID and is
 -- unchanged: s for scheduled, r for ready, u for running, d for dead. t: no job has the ID, but it
--- is closed. v: the job was to close its ID, and the topic has too many tombs. No letters: all are
--- stored. since has the time of burial of each dead one, and then when each closed ID is free, with
--- a space before each. mark is + if these were the topic's first jobs. dues is missing unless a job
--- of the call has the letter l or b (see replace). A repeated call returns the time of the first
--- one.
+-- is closed. v: the job was to close its ID, and the topic has too many tombs. a: no job has the
+-- ID, and the topic takes no new ones: it is a place of one that has partitions, and closed. No
+-- letters: all are stored. since has the time of burial of each dead one, and then when each closed
+-- ID is free, with a space before each. mark is + if these were the topic's first jobs. dues is
+-- missing unless a job of the call has the letter l or b (see replace). A repeated call returns the
+-- time of the first one.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats sizes terms whole control wake ring
 local pool, bucket, ready, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -82,10 +83,13 @@ for at = first, #jobs, width do
 end
 local live, placed = replaced.live, replaced.placed
 live = live or namesakes(pool, sizes, ids, jobs, first, width)
-local gone, closed = replaced.gone or {}, {} -- closed: when the ID is free again, if no job has it
+local gone, missing = replaced.gone or {}, replaced.missing or {}
+local closed = {} -- when the ID is free again, if no job has it; false: the whole topic is closed
 if redis.call('EXISTS', tombs) == 1 then
-  for i, till in ipairs(redis.call('ZMSCORE', tombs, unpack(ids))) do
-    if till and not live[i] and not gone[i] and tonumber(till) > now then
+  local ends = redis.call('ZMSCORE', tombs, '', unpack(ids))
+  for i = 1, total do
+    local till = ends[i + 1] and tonumber(ends[i + 1]) > now and ends[i + 1]
+    if not live[i] and not gone[i] and (till or ends[1]) or missing[i] and ends[1] and not till then
       live[i], closed[i] = '', till -- as if a job had the ID, so that other jobs pay nothing
     end
   end
@@ -119,6 +123,9 @@ for i = 1, total do
     if hopeless then
       letters = letters or {}
       letters[i] = 'x'
+    elseif present and closed[i] == false then
+      letters = letters or {}
+      letters[i] = 'a'
     elseif present and closed[i] then
       letters = letters or {}
       letters[i], refused = 't', refused + 1

@@ -3,7 +3,7 @@
 --
 -- KEYS[6]   moved     hash, job ID to its current due time, if it differs from the record's
 -- KEYS[15]  attempts  hash, job ID to number of finished attempts
--- KEYS[16]  flows     hash, ID of a last step to how far its flow has come
+-- KEYS[17]  flows     hash, ID of a last step to how far its flow has come
 -- ARGV[5..]  jobs    those of reschedule, and then for each job the name of its flow
 --
 -- The other keys and arguments, and the reply, are those of reschedule. A job whose flow is not
@@ -14,7 +14,7 @@
 -- Then: reschedule
 -- Uses: now released flow
 do
-  local moved, attempts, flows = KEYS[6], KEYS[15], KEYS[16]
+  local moved, attempts, flows = KEYS[6], KEYS[15], KEYS[17]
   local jobs, first, width = ARGV, 5, 5
 
   released.why = 'join'

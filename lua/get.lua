@@ -11,6 +11,7 @@
 -- KEYS[9]    results   hash, job ID to its kept run and record
 -- KEYS[10]   keyed     hash, job ID to its place in a lane, for jobs that have a key
 -- KEYS[11]   notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
+-- KEYS[12]   tombs     zset, closed job ID scored by when it is free again (Unix ms)
 -- ARGV[1]    bytes     how many bytes of records, errors, results and notes to read at most; always
 --                      at least one job
 -- ARGV[2]    cut       how many bytes of each record to return, -1 for all
@@ -19,13 +20,15 @@
 -- Redis cannot read a part of a hash value. With cut, the script reads the whole record and returns
 -- a part of it.
 -- Returns {'ok', now, records, due times, lease ends, burials, attempts, errors, moved, kept until,
--- results, places, notes}: eleven lists. Each has one value (or nothing) for each of the first
--- jobs, as many as bytes allows. A note counts only if it has the nonce of the record.
+-- results, places, notes, elsewhere}: eleven lists. Each has one value (or nothing) for each of the
+-- first jobs, as many as bytes allows. A note counts only if it has the nonce of the record.
+-- elsewhere is 1 if one of these jobs has no record in pool, and the topic is a closed place of one
+-- that has partitions; otherwise 0.
 -- Cost: O(jobs).
 -- Uses: now
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, done, results, keyed = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local notes = KEYS[11]
+local notes, tombs = KEYS[11], KEYS[12]
 local bytes, cut = tonumber(ARGV[1]), tonumber(ARGV[2])
 local ids, first = ARGV, 3
 
@@ -60,6 +63,13 @@ if cut >= 0 then
   records, kept = cut_all(records, cut), cut_all(kept, cut + 1024)
 end
 local places = redis.pcall('HMGET', keyed, unpack(some)) -- one of a wrong type has none
+local elsewhere = 0
+for i = 1, #some do
+  if not records[i] then -- one of a wrong type closes nothing
+    elsewhere = type(redis.pcall('ZSCORE', tombs, '')) == 'string' and 1 or 0
+    break
+  end
+end
 return {
   'ok', now,
   records,
@@ -73,4 +83,5 @@ return {
   kept,
   places.err and {} or places,
   noted and redis.call('HMGET', notes, unpack(fields)) or {},
+  elsewhere,
 }

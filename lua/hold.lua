@@ -38,9 +38,11 @@ if period > 0 then
   if failed then -- as at maxmemory
     return failed
   end
+  redis.pcall('HINCRBY', meta, 'changes', 1)
 else
   state = 'free'
   if was[1] and redis.call('HDEL', meta, 'hold', 'holdby', 'holdwhy') > 0 then
+    redis.pcall('HINCRBY', meta, 'changes', 1)
     nudge(channel, 'resume', topic, 0, '')
   end
 end

@@ -7,6 +7,7 @@
 -- KEYS[5]  idle      zset, waiting server scored by the time its wait began (Unix ms)
 -- KEYS[6]  receipt   string, the last call of the series and its reply
 -- KEYS[7]  operator  none, never exists: a client without rights to it cannot make this call
+-- KEYS[8]  meta      hash, settings of the topic made by operators
 -- ARGV[1]  number    number of this call in its series
 -- ARGV[2]  key       the key
 -- ARGV[3]  period    ms for which the key is held; -1: it is paused, with the end 9999999999999;
@@ -22,7 +23,7 @@
 -- Cost: O(log N).
 -- Uses: now receipt retold control ring place rouse hold_key free_keys
 local held, turn, lane, ready, idle = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local receipt, operator = KEYS[6], KEYS[7]
+local receipt, operator, meta = KEYS[6], KEYS[7], KEYS[8]
 local number, key, period, most = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local channel, topic = ARGV[5], ARGV[6]
 
@@ -49,6 +50,9 @@ else
   if period > 0 and (not head[2] or tonumber(head[2]) > now + period) then
     nudge(channel, 'wake', topic, 0, '') -- the timers have to know the end
   end
+end
+if state == 'held' or state == 'free' and before ~= '' then
+  redis.pcall('HINCRBY', meta, 'changes', 1) -- see partition
 end
 remember(receipt, number, state .. ' ' .. before)
 return {'ok', now, state, before}

@@ -53,6 +53,9 @@ else
   redis.call('HSET', rules, key, rule)
 end
 if answer == 'set' then
+  if before or rule ~= '' then
+    redis.pcall('HINCRBY', meta, 'changes', 1) -- see partition
+  end
   local function limits(text)
     return string.find(text or '', ' ', 1, true) and 1 or 0
   end

@@ -17,6 +17,11 @@
 --                    their order, two more follow: 1, and 1 if a dead job blocks its key
 -- ARGV[3]  channel   the control channel
 -- ARGV[4]  topic     the topic's name, for the control channel
+-- ARGV[5]  shared    if the topic is a place of one that has partitions, and flow its share: the
+--                    limits of all places together. Otherwise ''
+-- ARGV[6]  verb      set. Or share: the number of places has changed, and nothing is done unless
+--                    the limits of all places are as they were, or the topic has none; nor if the
+--                    share is the same
 --
 -- The field limits of sizes says that the topic has limits, to scripts that may not read meta: they
 -- keep the place of a running job that they cancel or replace, until its handler has returned.
@@ -29,18 +34,29 @@
 -- a place before all others of its key and is in blockers until it is due. So is a dead one that
 -- blocks its key, until it is revived, cancelled or deleted. Take serves no job that comes after
 -- it.
--- Returns {'ok', now, before}: the flow until now, or '' if there was none.
+-- The field shared of meta keeps shared. The field changes counts what operators have set: see
+-- partition.
+-- Returns {'ok', now, before}: the limits until now, of all places if flow was a share, or '' if
+-- there were none.
 -- Cost: O(log N).
 -- Uses: now receipt control place key_rule holder count_in uncount
 local meta, receipt, operator = KEYS[1], KEYS[2], KEYS[3]
 local holders, leases, keyed, sizes = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local number, flow, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local shared, verb = ARGV[5], ARGV[6]
 
 local told = replay(receipt, number)
 if told then
   return {'ok', now, told}
 end
-local before = redis.call('HGET', meta, 'flow') or ''
+local had = redis.call('HMGET', meta, 'shared', 'flow')
+local before = had[1] or had[2] or ''
+shared = shared ~= '' and shared or nil
+local same = had[2] == flow and (had[1] or nil) == shared
+if verb == 'share' and (same or before ~= '' and before ~= (shared or flow)) then
+  remember(receipt, number, before)
+  return {'ok', now, before}
+end
 local own = (tonumber(redis.call('HGET', meta, 'limited') or nil) or 0) > 0
 if string.find(flow, '[1-9]') or own then
   redis.call('HSET', sizes, 'limits', 1)
@@ -48,7 +64,13 @@ else
   redis.call('HDEL', sizes, 'limits')
 end
 redis.call('HSET', meta, 'flow', flow)
-redis.call('HDEL', meta, 'promise')
+redis.call('HDEL', meta, 'promise', 'shared')
+if shared then
+  redis.call('HSET', meta, 'shared', shared)
+end
+if verb ~= 'share' then
+  redis.pcall('HINCRBY', meta, 'changes', 1)
+end
 if flow_of(flow) > 0 then
   count_in(holders, leases, keyed, nil)
 elseif not own then

@@ -77,6 +77,9 @@ if before[1] and (#pauses == 0
   or not endless and (not before[2] or latest < tonumber(before[2]))) then
   nudge(channel, 'resume', topic, 0, '')
 end
+if before[1] or before[3] or #pauses > 0 then
+  redis.pcall('HINCRBY', meta, 'changes', 1)
+end
 local state = #pauses > 0 and 'paused' or 'running'
 remember(receipt, number, state .. ' ' .. over)
 return {'ok', now, state, over}

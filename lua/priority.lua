@@ -13,6 +13,7 @@
 -- KEYS[11]  dead      zset, job ID scored by the time of burial
 -- KEYS[12]  attempts  hash, job ID to number of finished attempts
 -- KEYS[13]  moved     hash, job ID to its current due time, if it differs from the record's
+-- KEYS[14]  tombs     zset, closed job ID scored by when it is free again (Unix ms)
 -- ARGV[1]  number   number of this call in its series
 -- ARGV[2]  id       the job
 -- ARGV[3]  start    the head start in ms plus 2^31
@@ -23,13 +24,14 @@
 -- The job gets a new place, for the same due time and with the same number. If it does not wait in
 -- its lane now, it has that place when it waits again.
 -- Returns {'ok', now, answer, before}: set, plain for a job without a key, gone if there is no such
--- job, lost if its place is lost, or changed if it is not as the caller knows it. Only with set
--- anything has changed. Then before is start as it was, and otherwise it is ''.
+-- job, elsewhere if there is none and the topic is a closed place of one that has partitions, lost
+-- if its place is lost, or changed if it is not as the caller knows it. Only with set anything has
+-- changed. Then before is start as it was, and otherwise it is ''.
 -- Cost: O(log N), and the record is read.
 -- Uses: now receipt retold control ring expect trace place rouse reseat block
 local pool, keyed, lane, receipt, blockers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local turn, ready, idle, bucket, leases = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local dead, attempts, moved = KEYS[11], KEYS[12], KEYS[13]
+local dead, attempts, moved, tombs = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local number, id, start = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local channel, topic, known = ARGV[4], ARGV[5], ARGV[6]
 
@@ -71,6 +73,8 @@ elseif record and place and key_of(place) and of_record(place, record) then
   end
 elseif record then
   answer = has_key(record) and 'lost' or 'plain'
+elseif redis.call('ZSCORE', tombs, '') then
+  answer = 'elsewhere'
 end
 remember(receipt, number, answer .. ' ' .. before)
 return {'ok', now, answer, before}

@@ -44,7 +44,8 @@
 -- KEYS[42]  steps      hash, the steps of flows
 -- ARGV[1]   number     number of this call in its series
 --
--- Redis frees the memory of the keys in the background.
+-- Redis frees the memory of the keys in the background. A topic that is closed stays so, and the
+-- map of its partitions is kept.
 -- Returns {'ok', now, answer}: removed, or the numbers of unfinished jobs, leases, done jobs,
 -- schedules, parcels and flows, with spaces between them, if any is not 0: nothing was done.
 -- Cost: O(1).
@@ -86,8 +87,12 @@ else
   redis.call('UNLINK', bucket, ready, handoff, leases, attempts, errors, moved, dead)
   redis.call('UNLINK', meta, stats, sizes, idle, slots, waiting, fired, runs)
   redis.call('UNLINK', turn, lane, keyed, rules, held, minutes, hours)
+  local closed = type(redis.pcall('ZSCORE', tombs, '')) == 'string'
   redis.call('UNLINK', parked, holders, rates, blockers, lags, tombs, next, notes)
   redis.call('UNLINK', plans, undelivered, flows, steps)
+  if closed then
+    redis.call('ZADD', tombs, '+inf', '')
+  end
 end
 remember(receipt, number, answer)
 return {'ok', now, answer}

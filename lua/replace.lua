@@ -49,8 +49,8 @@
 -- keeps the place in ready of an old one if neither has a key, and its order in the lane if both
 -- have the same key and head start. The entry of any other old job leaves ready as by cancel, for
 -- up to twenty jobs a call. Other old IDs can stay there. Entries always leave their lanes. A tomb
--- keeps no job from replacing another. A job whose old one is not as its caller knows it, or is
--- gone, is refused like a duplicate.
+-- keeps no job from replacing another, nor does a topic that is closed. A job whose old one is not
+-- as its caller knows it, or is gone, is refused like a duplicate.
 -- Cost: O(jobs × log N).
 -- Then: enqueue
 -- Uses: now receipt stats sizes terms whole lease unready control ring expect trace place rouse
@@ -86,14 +86,14 @@ do
       ids[#ids + 1], words[#words + 1], wants[#words + 1] = jobs[at], jobs[at + 3], wanted
     end
     local live, placed = namesakes(pool, sizes, ids, jobs, first, width), {}
-    replaced.live, replaced.placed, replaced.gone = live, placed, {}
+    replaced.live, replaced.placed, replaced.gone, replaced.missing = live, placed, {}, {}
     local taken, where, heads, shy = {}, {}, {}, false
     for i, id in ipairs(ids) do
       local head = jobs[first + 1 + (i - 1) * width]
       local own = live[i] and string.sub(live[i], 1, 8) == string.sub(head, 1, 8)
       if not own and wants[i]
         and not unchanged(wants[i], id, pool, bucket, leases, dead, attempts, moved) then
-        live[i] = live[i] or ''
+        live[i], replaced.missing[i] = live[i] or '', not live[i]
       elseif live[i] and not own and string.match(words[i], '^%a') then
         taken[#taken + 1], where[#where + 1], heads[#heads + 1] = id, i, head
       end

@@ -15,6 +15,7 @@
 -- KEYS[13]  blockers zset, place and ID of every job that its key waits for (see limits)
 -- KEYS[14]  parked   zset, key whose limits are reached scored by when it gets a turn (Unix ms)
 -- KEYS[15]  attempts hash, job ID to number of finished attempts
+-- KEYS[16]  tombs    zset, closed job ID scored by when it is free again (Unix ms)
 -- ARGV[1]  number   number of this call in its series
 -- ARGV[2]  tick     ms, how far ahead timers look without a wake-up
 -- ARGV[3]  channel  the control channel
@@ -26,8 +27,9 @@
 --
 -- Returns {'ok', now, letters, heads, dues}. letters has one letter for each of the first jobs, at
 -- least one. s for scheduled and r for ready: moved, and this was its state. u for running, d for
--- dead, g if there is no such job, c if it is not as the caller knows it, b because it would expire
--- by that time: left alone. p: nothing was done, because the job can expire and the caller sent
+-- dead, g if there is no such job, a if there is none and the topic is a closed place of one that
+-- has partitions, c if it is not as the caller knows it, b because it would expire by that time:
+-- left alone. p: nothing was done, because the job can expire and the caller sent
 -- another nonce. For each p, heads has the part of the record before the payload, or an empty
 -- string. The caller then calls again with the values that it reads there. Nothing was done for the
 -- other jobs, because the call has read 1 MiB of records or has removed 100 entries of ready. dues
@@ -35,11 +37,11 @@
 -- of an outbox was sent again.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt unready control wake ring expect trace place rouse line_up reseat free_keys
--- Uses: unblock released
+-- Uses: unblock released elsewhere
 local pool, bucket, ready, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, moved, receipt, idle = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local turn, lane, keyed, sizes = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
-local blockers, parked, attempts = KEYS[13], KEYS[14], KEYS[15]
+local blockers, parked, attempts, tombs = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
 local number, tick, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local jobs, first, width = ARGV, 5, 5
 local bytes_most, head_most = 1048576, 49152
@@ -85,7 +87,7 @@ for i, id in ipairs(ids) do
   local due, nonce, expires = jobs[at + 1], jobs[at + 2], tonumber(jobs[at + 3])
   local letter = waiting[i] and 's' or 'r'
   if not records[i] then
-    letter = 'g'
+    letter = absent(tombs)
   elseif leased[i] then
     letter = 'u'
   elseif buried[i] then

@@ -17,6 +17,7 @@
 -- KEYS[14]  blockers  zset, place and ID of every job that its key waits for (see limits)
 -- KEYS[15]  parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
 -- KEYS[16]  pool      hash, job ID to record
+-- KEYS[17]  tombs     zset, closed job ID scored by when it is free again (Unix ms)
 -- ARGV[1]  number    number of this call in its series
 -- ARGV[2]  tick      ms, how far ahead timers look without a wake-up
 -- ARGV[3]  channel   the control channel
@@ -26,14 +27,15 @@
 --
 -- A job that its key waits for stays the first one of its key.
 -- Returns {'ok', now, letters}: one letter a job, d for dead (revived), c if it is not as the
--- caller knows it, g if there is no such dead job.
+-- caller knows it, g if there is no such dead job, a if there is no such job at all and the topic
+-- is a closed place of one that has partitions.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats control wake ring expect trace place rouse line_up reseat free_keys
--- Uses: block unblock
+-- Uses: block unblock elsewhere
 local dead, ready, attempts, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats, receipt, operator, idle, bucket = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local turn, lane, keyed, sizes = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
-local blockers, parked, pool = KEYS[14], KEYS[15], KEYS[16]
+local blockers, parked, pool, tombs = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
 local number, tick, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local jobs, first, width = ARGV, 5, 3
 
@@ -54,6 +56,8 @@ for i, id in ipairs(ids) do
   if buried[i] and not expected(wanted, 'd', buried[i], id, pool, attempts, moved)
     or not buried[i] and wanted ~= '' and redis.call('HEXISTS', pool, id) == 1 then
     letters[i] = 'c'
+  elseif not buried[i] and absent(tombs) == 'a' and redis.call('HEXISTS', pool, id) == 0 then
+    letters[i] = absent(tombs)
   elseif buried[i] then
     local due = jobs[at + 1]
     revived[#revived + 1] = id

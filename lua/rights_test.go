@@ -242,6 +242,9 @@ var deeds = []deed{
 	{"SetKeyLimits", nil, func(c *caller) error {
 		return c.SetKeyLimits(c.ctx, c.topic, "key", delayq.KeyLimits{Running: 1000, Rate: delayq.Per(1000, time.Second)})
 	}},
+	{"Partition", unserved, func(c *caller) error {
+		return errors.Join(just(c.hand.TryPartition("another", "0:1", "")), c.Partition(c.ctx, c.topic, 2))
+	}},
 	{"Hold", nil, func(c *caller) error { return c.Hold(c.ctx, c.topic, time.Millisecond, "why") }},
 	{"EndHold", nil, func(c *caller) error { return c.EndHold(c.ctx, c.topic) }},
 	{"HoldKey", nil, func(c *caller) error { return c.HoldKey(c.ctx, c.topic, "key", time.Millisecond) }},
@@ -368,6 +371,7 @@ var chores = []deed{
 		return errors.Join(err, just(c.hand.TryPrune(0, time.Hour, 10)))
 	}},
 	{"Run", unpaused, relaysFlows},
+	{"Run", nil, tendsParts},
 	{"Run", unpaused, handsOver(settle.Ack)},
 	{"Run", unpaused, handsOver(settle.Again)},
 	{"Run", unpaused, fireSome},
@@ -394,6 +398,15 @@ var chores = []deed{
 		defer func() { _ = sub.Close() }()
 		return errors.Join(just(sub.Receive(c.ctx)), sub.Ping(c.ctx), just(sub.Receive(c.ctx)), c.hand.RDB.Ping(c.ctx).Err())
 	}},
+}
+
+// tendsParts looks after the places of a topic.
+func tendsParts(c *caller) error {
+	err := errors.Join(just(c.hand.TryMap()), just(c.hand.TryClose()), just(c.hand.TryEmpty()))
+	for _, known := range []string{"0:1 1:2", "0:1 1:2", "0:1 1:2", "1:2"} { // it restores the map first
+		err = errors.Join(err, just(c.hand.TryRetire(known, 0, true, 0)))
+	}
+	return err
 }
 
 // handsOver takes a job, and ends its run, which hands jobs over. Then it delivers them, as a
@@ -478,6 +491,11 @@ func merge(id string) func(c *caller) error {
 func closed(h *Hand) {
 	h.entomb("closed")
 	require.NoError(h.T, h.RDB.ZAdd(h.T.Context(), h.Keys.Tombs, redis.Z{Score: 1, Member: "free"}).Err())
+}
+
+// unserved lets the topic have no servers.
+func unserved(h *Hand) {
+	require.NoError(h.T, h.RDB.Del(h.T.Context(), script.ServersKey(h.Prefix())).Err())
 }
 
 // late puts two more jobs into bucket, one of them due.

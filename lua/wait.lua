@@ -10,6 +10,7 @@
 -- KEYS[7]   done     zset, job ID scored by the time it is kept until
 -- KEYS[8]   results  hash, job ID to its kept run and record
 -- KEYS[9]   next     hash, running job ID to the successor that it will have
+-- KEYS[10]  tombs    zset, closed job ID scored by when it is free again (Unix ms)
 -- ARGV[1]   name     the client's name: it listens on the channel <prefix>:control:<name>
 -- ARGV[2..]  jobs    for each job: ID, nonce (8 bytes; empty: that of the job which has the ID),
 --                    and + to look and register, ? to look, - to leave. At most 500
@@ -23,12 +24,13 @@
 -- second. The end of the job leaves an outcome for it all the same. e, nonce and outcome: it has
 -- ended. h: another job has the ID. p: no job has the ID, and the end of one with the nonce is not
 -- known. After both the client is registered too, if it asked for that; H and P instead: it is not,
--- as with v. g: there is no such job, and no nonce was given. Empty after -.
+-- as with v. g: there is no such job, and no nonce was given. a: the same, and the topic is a
+-- closed place of one that has partitions. Empty after -.
 -- A client is registered at maxmemory too.
 -- Cost: O(jobs).
 -- Uses: now successor wait
 local notes, pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local errors, done, results, next = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local errors, done, results, next, tombs = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local name, jobs, first, width = ARGV[1], ARGV, 2, 3
 
 -- living returns the nonce and the state of the unfinished job that has an ID, or of its successor
@@ -90,7 +92,7 @@ local function answer(id, wanted, verb)
   elseif outcome then
     return 'e' .. wanted .. outcome
   elseif wanted == '' then
-    return 'g'
+    return redis.call('ZSCORE', tombs, '') and 'a' or 'g'
   end
   local unknown = nonce and 'h' or 'p'
   local waits = verb == '?' or register(notes, id, wanted, name)

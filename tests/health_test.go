@@ -115,6 +115,10 @@ func TestLivezSeesEachLoop(t *testing.T) {
 		{at: "script heartbeat", loop: "heartbeat", patience: 6 * time.Second},
 		{at: "script watch", loop: "watch", patience: 3 * time.Second},
 		{at: "script survey", loop: "survey", topics: 5, patience: 12 * time.Second},
+		{at: "script part_empty", loop: "parts", prepare: func(b *queuetest.Bubble, _ *queuetest.Wire) {
+			require.NoError(b, b.RDB.HSet(b.Context(), queuetest.Prefix+":{t0}:all:parts", "map", "0:1 1:2", "last", 1).Err())
+			require.NoError(b, b.RDB.Publish(b.Context(), queuetest.Prefix+":control", "parts 0 2 t0").Err())
+		}},
 		{at: "script check", loop: "check", patience: 16 * time.Second},
 		{at: "script mend", loop: "check", patience: 30 * time.Second, prepare: func(b *queuetest.Bubble, _ *queuetest.Wire) { // the alarm
 			require.NoError(b, b.RDB.HSet(b.Context(), queuetest.PoolKey("t0"), "lost", "x").Err())
@@ -650,7 +654,7 @@ func TestHealthz(t *testing.T) {
 		}
 		delete(count, "wait") // only while the topic blocks
 		require.Equal(t, map[string]int{
-			"promote": 1, "take": 2, "settle": 2, "extend": 1, "control": 1, "heartbeat": 1, "watch": 1, "survey": 1, "history": 1, "check": 2, "guard": 1,
+			"promote": 1, "take": 2, "settle": 2, "extend": 1, "control": 1, "heartbeat": 1, "watch": 1, "survey": 1, "parts": 1, "history": 1, "check": 2, "guard": 1,
 		}, count)
 		close(leave)
 	})

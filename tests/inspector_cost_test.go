@@ -94,33 +94,33 @@ func TestInspectorCosts(t *testing.T) {
 		cost [2]int // round trips, commands
 	}{
 		"Topics":              {func() error { _, err := insp.Topics(ctx); return err }, [2]int{1, 1}},
-		"Stats of one":        {func() error { _, err := insp.Stats(ctx, "t007"); return err }, [2]int{1, 2 + 16}},
-		"Stats of ready jobs": {func() error { _, err := insp.Stats(ctx, "t001"); return err }, [2]int{2, 2 + 16 + 1}},
-		"Stats of 100":        {func() error { _, err := insp.Stats(ctx, names...); return err }, [2]int{2, 2 + 16*topics + 1}},
-		"Stats of all":        {func() error { _, err := insp.Stats(ctx); return err }, [2]int{3, 1 + 2 + 16*topics + 1}},
-		"Forecast":            {func() error { _, err := insp.Forecast(ctx, "t000", from, time.Minute, 60); return err }, [2]int{1, 60}},
-		"long Forecast":       {func() error { _, err := insp.Forecast(ctx, "t000", from, time.Minute, 2500); return err }, [2]int{3, 2500}},
+		"Stats of one":        {func() error { _, err := insp.Stats(ctx, "t007"); return err }, [2]int{1, 2 + 17}},
+		"Stats of ready jobs": {func() error { _, err := insp.Stats(ctx, "t001"); return err }, [2]int{2, 2 + 17 + 1}},
+		"Stats of 100":        {func() error { _, err := insp.Stats(ctx, names...); return err }, [2]int{2, 2 + 17*topics + 1}},
+		"Stats of all":        {func() error { _, err := insp.Stats(ctx); return err }, [2]int{3, 1 + 2 + 17*topics + 1}},
+		"Forecast":            {func() error { _, err := insp.Forecast(ctx, "t000", from, time.Minute, 60); return err }, [2]int{1, 60 + 1}},
+		"long Forecast":       {func() error { _, err := insp.Forecast(ctx, "t000", from, time.Minute, 2500); return err }, [2]int{3, 2500 + 3}},
 		"DueWithin": {func() error {
 			_, err := insp.DueWithin(ctx, from, []time.Duration{time.Minute, time.Hour, 24 * time.Hour}, names...)
 			return err
-		}, [2]int{1, 3 * topics}},
+		}, [2]int{1, 3*topics + topics}},
 		"History": {func() error {
 			_, err := insp.History(ctx, "t000", from.Add(-6*time.Hour), from, time.Minute)
 			return err
-		}, [2]int{1, 1}},
+		}, [2]int{1, 1 + 1}},
 		"Servers":       {func() error { _, err := insp.Servers(ctx); return err }, [2]int{2, 2}},
 		"Job":           {func() error { _, err := insp.Job(ctx, "t000", "same"); return err }, [2]int{1, 1}},
-		"Find":          {func() error { _, err := insp.Find(ctx, "same"); return err }, [2]int{3, 1 + 2*topics + topics}},
-		"Find nothing":  {func() error { _, err := insp.Find(ctx, "none"); return err }, [2]int{2, 1 + 2*topics}},
+		"Find":          {func() error { _, err := insp.Find(ctx, "same"); return err }, [2]int{3, 1 + 3*topics + topics}},
+		"Find nothing":  {func() error { _, err := insp.Find(ctx, "none"); return err }, [2]int{2, 1 + 3*topics}},
 		"Schedules":     {func() error { _, err := insp.Schedules(ctx, "t000"); return err }, [2]int{2, 2}},
 		"Schedule":      {func() error { _, err := insp.Schedule(ctx, "t000", "s"); return err }, [2]int{1, 1}},
 		"Runs":          {func() error { _, err := insp.Runs(ctx, "t000", "s", 100); return err }, [2]int{1, 1}},
-		"Keys":          {func() error { _, err := insp.Keys(ctx, "t000", "", 1000); return err }, [2]int{1, 1}},
-		"Undelivered":   {func() error { _, err := insp.Undelivered(ctx, "t000"); return err }, [2]int{1, 1}},
+		"Keys":          {func() error { _, err := insp.Keys(ctx, "t000", "", 1000); return err }, [2]int{1, 2}},
+		"Undelivered":   {func() error { _, err := insp.Undelivered(ctx, "t000"); return err }, [2]int{1, 2}},
 		"Audit":         {func() error { _, err := insp.Audit(ctx, 1000); return err }, [2]int{1, 1}},
-		"Explain":       {func() error { _, err := insp.Explain(ctx, "t000", "same"); return err }, [2]int{1, 2}},
-		"Explain ready": {func() error { _, err := insp.Explain(ctx, "t001", "ready"); return err }, [2]int{2, 3}},
-		"Explain none":  {func() error { _, err := insp.Explain(ctx, "t000", "none"); return err }, [2]int{3, 4}},
+		"Explain":       {func() error { _, err := insp.Explain(ctx, "t000", "same"); return err }, [2]int{1, 3}},
+		"Explain ready": {func() error { _, err := insp.Explain(ctx, "t001", "ready"); return err }, [2]int{2, 4}},
+		"Explain none":  {func() error { _, err := insp.Explain(ctx, "t000", "none"); return err }, [2]int{3, 5}},
 		"Redis":         {func() error { _, err := insp.Redis(ctx); return err }, [2]int{2, 4}},
 	} {
 		require.NoError(t, c.call(), name)
@@ -198,7 +198,7 @@ func TestInspectorOnACluster(t *testing.T) {
 			require.LessOrEqual(t, got[0], 1, "round trips to %s", addr)
 			commands += got[1]
 		}
-		require.Equal(t, 2+16*len(names), commands)
+		require.Equal(t, 2+17*len(names), commands)
 		require.NoError(t, rdb.Close())
 		if name == "7" { // nothing went to a master but what go-redis asks
 			require.NoError(t, admin.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {

@@ -347,6 +347,8 @@ func decode(text string, early bool) (a Answer, polls bool, next string) {
 		return Answer{Kind: Gone}, false, ""
 	case 'g':
 		return Answer{Kind: None}, false, ""
+	case 'a':
+		return Answer{Kind: Elsewhere}, false, ""
 	}
 	return bad, false, ""
 }

@@ -43,6 +43,8 @@ const (
 	Ended
 	None // no job has the ID
 	Gone // the incarnation is gone, and nothing says how it has ended
+
+	Elsewhere // no job has the ID, and none can: the topic is a closed place of one with partitions
 )
 
 // Begin makes a waiter for a job that has an ID now. notes says that it wants to know each note.

@@ -28,7 +28,7 @@ type Batch struct {
 	kind    *Kind
 	jobs    int
 	report  func(i int, o *Op) error // reads an outcome into the results, and returns its error
-	waiting map[string]*parcel       // by topic
+	waiting map[string]*parcel       // by place
 	queued  int                      // jobs in them
 	bytes   int                      // of their records
 	out     *conveyor
@@ -39,6 +39,7 @@ type Batch struct {
 
 // A parcel is jobs of one topic that are sent together.
 type parcel struct {
+	place string // to which they are probably sent
 	list  []*Op
 	index []int // of the results
 	bytes int
@@ -58,10 +59,11 @@ func (b *Batch) Close() { b.out.close() }
 
 // Put adds an operation, and sends parcels that are complete.
 func (b *Batch) Put(i int, o *Op) {
-	p := b.waiting[o.Topic]
+	place := b.out.all.placeOf(o)
+	p := b.waiting[place]
 	if p == nil {
-		p = &parcel{}
-		b.waiting[o.Topic] = p
+		p = &parcel{place: place}
+		b.waiting[place] = p
 	}
 	size := o.size()
 	p.list, p.index = append(p.list, o), append(p.index, i)
@@ -82,7 +84,7 @@ func (b *Batch) Send() {
 }
 
 func (b *Batch) send(p *parcel) {
-	delete(b.waiting, p.list[0].Topic)
+	delete(b.waiting, p.place)
 	b.queued, b.bytes = b.queued-len(p.list), b.bytes-p.bytes
 	b.sent = append(b.sent, p)
 	b.out.send(p.list)
@@ -185,9 +187,7 @@ func (o *conveyor) send(list []*Op) {
 
 // forward stores jobs of one topic, unless Redis failed to answer an earlier call.
 func (o *conveyor) forward(list []*Op) {
-	g := o.all.For(list[0].Topic, list[0].Kind)
-	defer g.Release()
-	o.silent = g.doAll(o.ctx, list, o.silent)
+	o.silent = o.all.doAll(o.ctx, list, o.silent)
 }
 
 // doAll carries out operations of a batch, chunk by chunk, on series of the client. After a chunk

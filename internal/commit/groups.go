@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/delayq/delayq/internal/link"
+	"github.com/delayq/delayq/internal/part"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -47,6 +48,7 @@ type Groups struct {
 	Wire
 	air   airspace
 	yield yielding
+	maps  mapped
 
 	mu     sync.Mutex
 	groups map[groupKey]*Group
@@ -96,7 +98,7 @@ func (c *Groups) For(topic string, k *Kind) *Group {
 			c.evict() // after a time when all were in use
 		}
 		g = newGroup(c, key)
-		if at := c.recorded[maphash.String(c.seed, topic)]; at != 0 {
+		if at := c.recorded[maphash.String(c.seed, part.HomeOf(topic))]; at != 0 {
 			g.recorded = time.UnixMilli(at)
 		}
 		c.groups[key] = g

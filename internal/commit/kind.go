@@ -194,10 +194,24 @@ func readRows(g *Group, list []*Op, r script.Reply) {
 	covered := min(len(r.List(2)), len(list))
 	g.covered(covered, len(list))
 	for i, o := range list[:covered] {
-		o.Row = make([]string, len(r)-2)
+		o.Row = make([]string, rowColumns)
 		for column := range o.Row {
 			o.Row[column] = r.List(2 + column).Text(i)
 		}
-		o.answer(r.Now(), 0)
+		letter := byte(0)
+		if r.Number(2+rowColumns) == 1 && noJob(o.Row) {
+			letter = script.LetterElsewhere
+		}
+		o.answer(r.Now(), letter)
 	}
 }
+
+// The columns of a get that have the record of an unfinished job, and what is kept of a done one.
+const (
+	rowRecord  = 0
+	rowResult  = 8
+	rowColumns = 11
+)
+
+// noJob reports whether the columns of a job say that there is none.
+func noJob(row []string) bool { return row[rowRecord] == "" && row[rowResult] == "" }

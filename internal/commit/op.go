@@ -22,9 +22,10 @@ type Op struct {
 	Tomb      *Tomb  // of a cancel; nil: it leaves tombs alone
 	Flow      *FlowPart
 
-	done chan struct{} // receives one value when the operation is settled; nil: nobody waits
-	sent bool          // guarded by Group.mu: it is too late to take it out of pending
-	left bool          // guarded by Group.mu: its caller does not wait any more
+	done  chan struct{} // receives one value when the operation is settled; nil: nobody waits
+	sent  bool          // guarded by Group.mu: it is too late to take it out of pending
+	moved bool          // of a start: its steps say that the last one is in a partition
+	left  bool          // guarded by Group.mu: its caller does not wait any more
 
 	settled     bool     // the rest is the outcome, for the caller once its call has returned
 	Err         error    // why Redis has not said how the call has ended
@@ -37,6 +38,7 @@ type Op struct {
 	Due         int64    // of an enqueue that a job can take over: when the job is due, Unix ms; 0: not known
 	Was         int64    // of a reschedule: when the scheduled job was due, Unix ms; 0: not known
 	Unconfirmed error    // of an enqueue: too few replicas have confirmed it
+	At          string   // the topic or partition that has answered
 }
 
 // Fresh is the job that an enqueue stores.
@@ -96,6 +98,12 @@ type Move struct {
 // Place returns where an error of the operation occurred.
 func (o *Op) Place() script.Place {
 	return script.Place{Call: o.Kind.Name, Topic: o.Topic, Job: o.ID}
+}
+
+// again makes an operation one that is not settled, for another place.
+func (o *Op) again() {
+	o.sent, o.left, o.settled = false, false, false
+	o.Err, o.Letter, o.Since, o.Full, o.Row, o.Due, o.Was, o.Unconfirmed = nil, 0, 0, false, nil, 0, 0, nil
 }
 
 // Settled reports whether the outcome is known.

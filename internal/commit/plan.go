@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/delayq/delayq/internal/part"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -58,7 +59,52 @@ func (c *Groups) SendPlan(ctx context.Context, plan Plan, list []*Op, size func(
 	for i, o := range list {
 		sizes[o] = size(i)
 	}
-	g := c.For(list[0].Topic, Enqueue)
+	p := planned{all: c, ctx: ctx, plan: plan, sizes: sizes}
+	place := list[0].Topic
+	if name, at, is := strings.Cut(plan.Call, atPlace); is {
+		p.plan.Call, place = name, at
+	}
+	p.send(place, list)
+	if rest := left(list); len(rest) > 0 && p.err == nil {
+		p.walk(rest)
+	}
+	if p.err != nil {
+		for _, o := range list {
+			if o.elsewhere() { // it has to go on
+				o.settled = false
+			}
+		}
+	}
+	return p.lost, p.err
+}
+
+// atPlace stands in the name of a call between its name and the partition that it is sent to.
+const atPlace = "@"
+
+// A planned is a plan while it is sent.
+type planned struct {
+	all   *Groups
+	ctx   context.Context
+	plan  Plan
+	sizes map[*Op]int
+	lost  string
+	err   error
+}
+
+// send carries out operations in one place, unless a call has failed.
+func (p *planned) send(place string, list []*Op) {
+	if p.err != nil {
+		return
+	}
+	if p.lost, p.err = p.sendAt(place, list); p.lost != "" && place != part.HomeOf(list[0].Topic) {
+		p.lost += atPlace + place
+	}
+}
+
+// sendAt carries out operations in one place.
+func (p *planned) sendAt(place string, list []*Op) (lost string, err error) {
+	c, plan := p.all, p.plan
+	g := c.For(place, Enqueue)
 	defer g.Release()
 	keep := RowsReceipt
 	if plan.Probe {
@@ -72,12 +118,12 @@ func (c *Groups) SendPlan(ctx context.Context, plan Plan, list []*Op, size func(
 	released := make(map[[2]string]bool)
 	for waiting := list; len(waiting) > 0; {
 		var next []*Op
-		next, waiting = nextRows(waiting, sizes, plan.Tag != "")
+		next, waiting = nextRows(waiting, p.sizes, plan.Tag != "")
 		group := slices.Clone(next)
 		for again := 0; len(next) > 0; again++ {
 			name := calls.next(again)
 			pool := &script.SeriesPool{Base: base + name + ".", Floor: plan.Number - 1, Kept: kept}
-			failed, unconfirmed := g.send(ctx, pool, next, !plan.Probe)
+			failed, unconfirmed := g.send(p.ctx, pool, next, !plan.Probe)
 			if failed == nil && unconfirmed != nil {
 				failed = fmt.Errorf("%w: %w", ErrUnconfirmed, unconfirmed)
 			}

@@ -123,7 +123,7 @@ func (g *Group) listOf(s *script.Script) *script.KeyList {
 // of enqueues, and with confirm those of the one call of any kind.
 func (g *Group) send(ctx context.Context, pool *script.SeriesPool, list []*Op, confirm bool) (failed, unconfirmed error) {
 	list, refused := g.announce(ctx, list)
-	if len(list) == 0 {
+	if list = g.moveStarts(list); len(list) == 0 {
 		return refused, nil
 	}
 	load := g.divide(pool, list)
@@ -196,7 +196,7 @@ func (g *Group) read(ctx context.Context, s *sending, unconfirmed error) {
 	}
 	left := 0
 	for _, o := range s.list {
-		if o.Unconfirmed = unconfirmed; !o.settled && !o.goesOn() {
+		if o.Unconfirmed, o.At = unconfirmed, g.key.topic; !o.settled && !o.goesOn() {
 			left++
 		}
 	}

@@ -17,13 +17,23 @@ var FlowStart = &Kind{
 // Start carries out a start. series is the name of the series of the call: with the same name it is
 // the same call, so that it is carried out once within the time that receipts are kept.
 func (c *Groups) Start(ctx context.Context, o *Op, series string) error {
-	g := c.For(o.Topic, Enqueue)
-	defer g.Release()
-	pool := &script.SeriesPool{Base: series}
-	failed, unconfirmed := g.send(ctx, pool, []*Op{o}, true)
-	if !o.settled {
-		o.Settle(cmp.Or(failed, unconfirmed, error(script.ErrReply)))
+	send := func(place string, list []*Op) {
+		g := c.For(place, Enqueue)
+		defer g.Release()
+		pool := &script.SeriesPool{Base: series}
+		failed, unconfirmed := g.send(ctx, pool, list, true)
+		if !o.settled {
+			o.Settle(cmp.Or(failed, unconfirmed, error(script.ErrReply)))
+		}
 	}
+	begun := c.maps.of(o.Topic) == nil
+	if begun {
+		if send(o.Topic, []*Op{o}); !o.elsewhere() {
+			return o.Err
+		}
+	}
+	w := walk{all: c, ctx: ctx, topic: o.Topic, send: send}
+	w.carry([]*Op{o}, begun)
 	return o.Err
 }
 

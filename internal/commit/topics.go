@@ -13,6 +13,7 @@ import (
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/loop"
+	"github.com/delayq/delayq/internal/part"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -39,13 +40,13 @@ func (g *Group) Announce(ctx context.Context) error {
 	g.mu.Unlock()
 	switch {
 	case last.IsZero():
-		if err := g.all.add(ctx, g.keys.Topic); err != nil {
+		if err := g.all.add(ctx, part.HomeOf(g.keys.Topic)); err != nil {
 			return fmt.Errorf("%w: %w", errUnrecorded, script.Unsent(err))
 		}
 	case now.Sub(last) < recordEvery:
 		return nil
 	default:
-		g.all.owe(g.keys.Topic, nil)
+		g.all.owe(part.HomeOf(g.keys.Topic), nil)
 	}
 	g.noteRecorded(now)
 	return nil
@@ -59,8 +60,8 @@ func (g *Group) Confirm(ctx context.Context) {
 	now := time.Now()
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
 	defer cancel()
-	if err := g.all.add(call, g.keys.Topic); err != nil {
-		g.all.owe(g.keys.Topic, err)
+	if err := g.all.add(call, part.HomeOf(g.keys.Topic)); err != nil {
+		g.all.owe(part.HomeOf(g.keys.Topic), err)
 	}
 	g.noteRecorded(now)
 }
@@ -72,7 +73,7 @@ func (g *Group) noteRecorded(at time.Time) {
 	g.mu.Lock()
 	g.recorded = at
 	g.mu.Unlock()
-	g.all.remember(g.keys.Topic, at)
+	g.all.remember(part.HomeOf(g.keys.Topic), at)
 }
 
 // announce announces the topic if some operations store jobs. If that fails, it settles them and
@@ -197,8 +198,8 @@ func (c *Groups) Forget(topic string) {
 	defer c.mu.Unlock()
 	delete(c.recorded, maphash.String(c.seed, topic))
 	delete(c.owed, topic)
-	for _, waits := range []bool{false, true} {
-		if g := c.groups[groupKey{topic, waits}]; g != nil {
+	for key, g := range c.groups {
+		if part.HomeOf(key.topic) == topic {
 			g.mu.Lock()
 			g.recorded = time.Time{}
 			g.mu.Unlock()

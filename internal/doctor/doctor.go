@@ -32,6 +32,7 @@ type Finding struct {
 	Key, ID string
 	Kind    string
 	Mended  bool
+	Place   string // partition that has it; empty: the topic itself
 }
 
 // The kinds of findings that the doctor itself decides about. The check script has more.
@@ -195,7 +196,7 @@ func (d *Doctor) slice(ctx context.Context, part, cursor string, limit int) (nex
 		d.Report.Jobs += r.Number(3)
 	}
 	for i := range r.List(4) {
-		found := Finding{r.List(4).Text(i), r.List(5).Text(i), r.List(6).Text(i), r.List(7).Number(i) == 1}
+		found := Finding{Key: r.List(4).Text(i), ID: r.List(5).Text(i), Kind: r.List(6).Text(i), Mended: r.List(7).Number(i) == 1}
 		switch {
 		case found.Kind == kindWrongType:
 			d.WrongTypes = append(d.WrongTypes, found.Key)

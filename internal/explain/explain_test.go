@@ -219,3 +219,42 @@ func TestBriefly(t *testing.T) {
 	f.Job = nil
 	require.Equal(t, "on its way", f.Brief())
 }
+
+// A verdict says which partition has the job, and which ones close. What is reached in a partition is
+// its share, and how soon its jobs start depends on all places that have some.
+func TestExplainPartitions(t *testing.T) {
+	t.Parallel()
+	f := ready()
+	f.Part = &Part{Generation: 2, Index: 3, Of: 12, Open: 12, Leased: 1, Waiting: 5, Limit: 24}
+	verdict, _ := f.Explain()
+	require.Equal(t, "Ready: it is next, and 1 of 2 workers are free; it is in partition 3 of generation 2, which has 12.", verdict)
+	f.Ahead = 4
+	verdict, reasons := f.Explain()
+	require.Equal(t, "Ready, but not running: 4 jobs are in front of it in its partition; at 1 jobs/s of all partitions it starts in about 20s; "+
+		"it is in partition 3 of generation 2, which has 12.", verdict)
+	require.True(t, reasons[0].Partition)
+	f.Limits.Running, f.Leased = 2, 2
+	verdict, reasons = f.Explain()
+	require.Equal(t, "Ready, but not running: 2 jobs are running in its partition, and its share of the limit of the topic (24) is 2; "+
+		"it is in partition 3 of generation 2, which has 12.", verdict)
+	require.EqualValues(t, 24, reasons[0].Whole)
+	f.Leased, f.Part.Leased = 0, 2 // in other partitions
+	_, reasons = f.Explain()
+	require.Equal(t, AllBusy, reasons[0].Code)
+
+	f = ready()
+	f.Job.State, f.Job.Due = stateScheduled, noon.Add(90*time.Second)
+	f.Part = &Part{Generation: 1, Index: 0, Of: 3, Open: 1, Closed: true, Closing: []Closing{
+		{Generation: 0, Jobs: 1}, {Generation: 1, Of: 3, Places: 1, Jobs: 18_000}, {Generation: 2, Of: 4}, {Generation: 3, Of: 40, Places: 12, Jobs: 20},
+	}}
+	verdict, _ = f.Explain()
+	require.Equal(t, "Scheduled: it is due at 2026-03-01 12:01:30.000 UTC, in 1m30s; it is in partition 0 of generation 1, which has 3, and new jobs go to 1 partition; "+
+		"the topic itself closes, and has 1 job left; generation 1 closes: 1 of its 3 partitions has 18,000 jobs left; generation 2 closes, and has no jobs left; "+
+		"generation 3 closes: 12 of its 40 partitions have 20 jobs left.", verdict)
+	f.Part = &Part{Open: 12}
+	verdict, _ = f.Explain()
+	require.Equal(t, "Scheduled: it is due at 2026-03-01 12:01:30.000 UTC, in 1m30s; it is in the topic itself.", verdict)
+	f.Job = nil
+	verdict, _ = f.Explain()
+	require.NotContains(t, verdict, "partition")
+}

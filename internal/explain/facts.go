@@ -15,16 +15,17 @@ type Facts struct {
 	Free    time.Time // when the ID can be used again, if no unfinished job has it and it is closed
 	Waiters int       // clients that wait for the job
 	Flow    *Flow     // that the job is a step of; nil: none
+	Part    *Part     // that has the job; nil: the topic has no partitions
 
 	Pauses []Pause
 	Hold   Hold
-	Limits Limits    // of the topic
+	Limits Limits    // of the topic; of a partition, its share of them
 	Next   time.Time // start that the rate of the topic allows; zero: now
 
 	Ahead  int64     // entries of ready in front of the job; -1: unknown
 	Whole  bool      // Ahead is -1 only if the job is not there
 	Rank   int64     // in the bucket
-	Leased int64     // running jobs of the topic
+	Leased int64     // running jobs of the topic; of a partition, its own
 	Gather time.Time // until when jobs of all keys are gathered
 
 	// Handlers of cancelled or replaced jobs that may still run, and count for the limits: of the
@@ -215,6 +216,8 @@ type Reason struct {
 	Used, Limit  int64
 	Version      int
 	Missing      string
+	Partition    bool
+	Whole        int64
 }
 
 // The words of the facts that decide.

@@ -17,13 +17,14 @@ type Progress struct {
 // fewSteps is how many steps a verdict names: the newest.
 const fewSteps = 5
 
-// noted returns of which flow the job is a step, how far it has come, and how many clients wait for
-// it. Each part is a clause behind a semicolon.
+// noted returns which partition has the job, of which flow it is a step, how far it has come, and how
+// many clients wait for it. Each part is a clause behind a semicolon.
 func (f *Facts) noted() string {
 	if f.Job == nil {
 		return ""
 	}
 	var b strings.Builder
+	b.WriteString(f.where())
 	b.WriteString(f.member())
 	if p := f.Job.Progress; p != nil {
 		fmt.Fprintf(&b, "; its progress is %s", grouped(p.Done))

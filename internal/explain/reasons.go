@@ -225,7 +225,7 @@ func (f *Facts) next() Reason {
 	for _, s := range f.Takers {
 		running += s.Running
 	}
-	limit := f.Limits.Running
+	limit := f.limit()
 	switch workers := f.workers(); {
 	case workers > 0 && running >= workers:
 		return f.busy()
@@ -238,7 +238,7 @@ func (f *Facts) next() Reason {
 // untaken says that a job has not been taken although nothing is in its way.
 func (f *Facts) untaken() Reason {
 	r := Reason{Code: NotTaken, Since: f.Job.Due, Servers: len(f.Takers), Workers: f.workers()}
-	r.Running = min(int(f.Leased), r.Workers)
+	r.Running = min(int(f.running()), r.Workers)
 	for _, s := range f.Takers {
 		if age := f.since(s.SeenAt); r.Server == "" || age < r.LoopAge {
 			r.Server, r.Host, r.LoopAge = s.ID, s.Host, age
@@ -273,7 +273,11 @@ func (f *Facts) queued() (list []Reason) {
 	}
 	limits := f.Limits
 	if running := f.Leased + f.Stragglers; limits.Running > 0 && running >= int64(limits.Running) {
-		list = append(list, Reason{Code: TopicLimit, Running: int(running), Stragglers: int(f.Stragglers), Limit: int64(limits.Running)})
+		r := Reason{Code: TopicLimit, Running: int(running), Stragglers: int(f.Stragglers), Limit: int64(limits.Running)}
+		if f.Part.own() {
+			r.Partition, r.Whole = true, int64(f.Part.Limit)
+		}
+		list = append(list, r)
 	}
 	if !f.Next.IsZero() {
 		list = append(list, Reason{Code: TopicRate, Until: f.Next, Rate: limits.Rate, Ahead: max(0, f.Ahead)})
@@ -289,11 +293,16 @@ func (f *Facts) queued() (list []Reason) {
 		}
 		return list
 	}
-	more := f.Ahead < 0 && !f.Whole
-	if !more && (f.Ahead < 0 || f.Ahead == 0 && f.Keys <= 1) {
-		return list
+	if more := f.Ahead < 0 && !f.Whole; more || f.Ahead > 0 || f.Ahead == 0 && f.Keys > 1 {
+		list = append(list, f.behind(more))
 	}
-	r := Reason{Code: Behind, Ahead: max(0, f.Ahead), More: more, PerSecond: f.pace()}
+	return list
+}
+
+// behind says that other jobs without a key are in front of it: more of them than were searched, or
+// that keys take turns.
+func (f *Facts) behind(more bool) Reason {
+	r := Reason{Code: Behind, Ahead: max(0, f.Ahead), More: more, PerSecond: f.pace(), Partition: f.Part.own()}
 	if f.Keys > 1 {
 		r.Keys = f.Keys
 	}
@@ -301,9 +310,13 @@ func (f *Facts) queued() (list []Reason) {
 	case more:
 		r.Ahead = Look
 	case r.PerSecond > 0 && len(f.Pauses) == 0 && r.Keys == 0:
-		r.Wait = time.Duration(float64(r.Ahead) / r.PerSecond * float64(time.Second))
+		ahead := float64(r.Ahead)
+		if f.Part != nil { // the places take turns
+			ahead *= float64(max(1, f.Part.Waiting))
+		}
+		r.Wait = time.Duration(ahead / r.PerSecond * float64(time.Second))
 	}
-	return append(list, r)
+	return r
 }
 
 // busy says that all workers are.
@@ -336,7 +349,7 @@ func (f *Facts) allBusy() bool {
 		workers += s.Workers
 		running += s.Running
 	}
-	return f.Leased >= int64(capacity) || capacity > workers && running >= workers
+	return f.running() >= int64(capacity) || capacity > workers && running >= workers
 }
 
 // busyPools returns how many workers the pools of the topic have, or 0 if any server that takes

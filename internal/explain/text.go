@@ -16,7 +16,7 @@ func (f *Facts) verdict(reasons []Reason) string {
 		if workers == 0 {
 			return "Ready: it is next, and the next consumer that asks a gateway for a job gets it" + f.noted() + "."
 		}
-		return fmt.Sprintf("Ready: it is next, and %s of %s workers are free%s.", grouped(max(0, int64(workers)-f.Leased)), grouped(int64(workers)), f.noted())
+		return fmt.Sprintf("Ready: it is next, and %s of %s workers are free%s.", grouped(max(0, int64(workers)-f.running())), grouped(int64(workers)), f.noted())
 	}
 	first := &reasons[0]
 	text := first.clause(f.At)
@@ -105,7 +105,7 @@ func (r *Reason) clause(now time.Time) string {
 		}
 		return text
 	case TopicLimit:
-		return fmt.Sprintf("%s running, and the limit of the topic is %s%s", jobsAre(int64(r.Running)), grouped(r.Limit), r.stragglers())
+		return r.reached()
 	case TopicRate:
 		return fmt.Sprintf("the rate of the topic (%s) allows the next start at %s, in %s", r.Rate, moment(r.Until), span(r.Until.Sub(now)))
 	case NoServer:
@@ -169,7 +169,7 @@ func (r *Reason) clause(now time.Time) string {
 	case Gathering:
 		return fmt.Sprintf("it waits until %s, in %s, for other jobs of its batch", moment(r.Until), span(r.Until.Sub(now)))
 	case Behind:
-		text := jobsAre(r.Ahead) + " in front of it"
+		text := jobsAre(r.Ahead) + " in front of it" + r.there()
 		if r.More {
 			text = "more than " + text
 		}
@@ -180,7 +180,7 @@ func (r *Reason) clause(now time.Time) string {
 			}
 		}
 		if r.Wait > 0 {
-			text += fmt.Sprintf("; at %s jobs/s it starts in about %s", speed(r.PerSecond), span(r.Wait))
+			text += fmt.Sprintf("; at %s jobs/s%s it starts in about %s", speed(r.PerSecond), r.ofAll(), span(r.Wait))
 		} else if r.PerSecond > 0 {
 			text += fmt.Sprintf("; the servers take %s jobs/s", speed(r.PerSecond))
 		}

@@ -189,7 +189,7 @@ func (h *Hand) TryPause(verb, by string, period time.Duration) (script.Reply, er
 
 // TryLimits is one call of the limits script. flow is what a client has made of the limits.
 func (h *Hand) TryLimits(flow string) (script.Reply, error) {
-	return h.Run(script.Limits, h.Series.Next(), flow, script.ControlChannel(h.Prefix()), h.Keys.Topic)
+	return h.TryShare(flow, "", "set")
 }
 
 // TryHold is one call of the hold script; a period of 0 ends the hold.

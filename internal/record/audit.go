@@ -3,6 +3,7 @@ package record
 import (
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // An AuditEntry is an act of an operator, an element of the list audit:
@@ -67,4 +68,34 @@ func DecodeAudit(element string) (a AuditEntry, ok bool) {
 		return AuditEntry{}, false
 	}
 	return a, true
+}
+
+// BatchOf returns the topics and IDs of the jobs of an act about several, or nil if the audit does
+// not name them all.
+func BatchOf(topic, filter string) (jobs [][2]string) {
+	if len(filter) > MaxFilter-utf8.UTFMax {
+		return nil // it may be cut
+	}
+	var words []string
+	for rest := filter; rest != ""; {
+		quoted, err := strconv.QuotedPrefix(rest)
+		if err != nil {
+			return nil // it is no list of jobs
+		}
+		word, _ := strconv.Unquote(quoted) // QuotedPrefix has found no fault
+		words = append(words, word)
+		rest = rest[len(quoted):]
+		if due, moved := strings.CutPrefix(rest, " due "); moved { // of RescheduleBatch
+			_, rest, _ = strings.Cut(due, ",")
+		}
+		rest = strings.TrimLeft(rest, ", ")
+	}
+	for len(words) > 0 {
+		job := [2]string{topic, words[0]}
+		if topic == "" && len(words) > 1 {
+			job, words = [2]string{words[0], words[1]}, words[1:]
+		}
+		jobs, words = append(jobs, job), words[1:]
+	}
+	return jobs
 }

@@ -16,6 +16,8 @@ type Heartbeat struct {
 	Version string                    `json:"version"` // of delayq
 	State   string                    `json:"state"`
 	Topics  map[string]HeartbeatTopic `json:"topics"`
+
+	Partitions bool `json:"partitions,omitempty"` // the server serves those of its topics
 }
 
 // A HeartbeatTopic is what a server does for one topic.

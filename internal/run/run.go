@@ -27,7 +27,7 @@ var (
 
 // A Run is one taken job, from the take until Redis has its outcome.
 type Run struct {
-	Topic, ID string
+	Topic, ID string // that of a job in a partition is its home
 	Nonce     string
 	Payload   []byte
 	Enqueued  time.Time
@@ -165,7 +165,7 @@ func Own(ctx context.Context, prefix, topic, id string) *Context {
 	case *batchContext:
 		c = of.of(id)
 	}
-	if c == nil || c.run.ID != id || c.keys.Topic != topic || c.keys.Prefix() != prefix {
+	if c == nil || c.run.ID != id || c.run.Topic != topic || c.keys.Prefix() != prefix {
 		return nil
 	}
 	return c

@@ -176,6 +176,11 @@ var (
 	ScheduleDue     = newScript("schedule_due")
 	ScheduleFire    = newScript("schedule_fire")
 	ScheduleInfo    = newReadingScript("schedule_info")
+	Partition       = newScript("partition")
+	PartMap         = newReadingScript("part_map")
+	PartClose       = newScript("part_close")
+	PartEmpty       = newScript("part_empty")
+	PartRetire      = newScript("part_retire")
 )
 
 var All = []*Script{
@@ -185,6 +190,7 @@ var All = []*Script{
 	Prune, Survey, Check, Mend, Heartbeat, Chronicle, Audit, RemoveTopic, ScheduleSet, ScheduleRemove,
 	SchedulePause, ScheduleTrigger, ScheduleDue, ScheduleFire, ScheduleInfo, EnqueueLinked, FlowStart,
 	FlowRelease, FlowBegin, FlowSweep, FlowCancel, FlowAdd, FlowRead, FlowInputs, FlowLook, FlowStarted, FlowLost, Arrive,
+	Partition, PartMap, PartClose, PartEmpty, PartRetire,
 }
 
 // Digests returns the name and the SHA-1 digest of every script.
@@ -219,6 +225,7 @@ const (
 	LetterBeyond    = 'b' // refused: the job expires by then
 	LetterExpires   = 'p' // left for another call: the job expires, and the caller does not know when
 	LetterTomb      = 't' // refused: no job has the ID, but it is closed
+	LetterElsewhere = 'a' // refused: there is no such job, and the topic is a closed place of another one
 	LetterFull      = 'v' // refused: the topic has too many tombs
 	LetterDamaged   = 'D' // refused: what Redis has of the job cannot be read
 	LetterNoMemory  = 'z' // refused: Redis has no memory left

@@ -22,7 +22,7 @@ func (t *Topic) admitAll(work context.Context, r script.Reply, sent, replied, by
 	taken, last := make([]admission, len(ids)), []int(nil)
 	for i := range ids {
 		one, err := run.New(run.Taken{
-			Topic: t.Keys.Topic, ID: ids.Text(i), Record: records.Text(i), Attempts: tried.Text(i), Moved: moved.Text(i),
+			Topic: t.called(), ID: ids.Text(i), Record: records.Text(i), Attempts: tried.Text(i), Moved: moved.Text(i),
 			End: end, Until: until, SetBacks: t.clock.SetsBack(), At: r.Now(), Defaults: &t.config.Defaults, Noter: t,
 		})
 		one.By = by

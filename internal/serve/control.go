@@ -30,7 +30,9 @@ func (s *Server) controlLoop(ctx context.Context) {
 			}
 			t.resume(false)
 			t.doubt()
+			t.Loops.parts.due.Store(true)
 		}
+		s.looks.parts.poke()
 		s.lookNow()
 	})
 }
@@ -112,6 +114,11 @@ func (s *Server) obey(text string) {
 		}
 	case "resume":
 		t.resume(m.Fence == aPlace)
+		if m.Fence != aPlace && t.Loops.parts.have() != nil { // its limits can be others
+			t.askParts()
+		}
+	case "parts":
+		t.askParts()
 	case "relay":
 		t.wakeRelay()
 	case "cancel":

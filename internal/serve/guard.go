@@ -9,6 +9,7 @@ import (
 	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/flow"
 	"github.com/delayq/delayq/internal/loop"
+	"github.com/delayq/delayq/internal/part"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
 )
@@ -165,26 +166,70 @@ func (t *Topic) lookAtSteps(ctx context.Context, f *flowRef) (doubts []doubt, as
 }
 
 // missing returns the steps of one topic that it does not know, although nothing is on its way from
-// there.
+// there. If it has partitions, any of them can have the job.
 func (t *Topic) missing(ctx context.Context, target string, list []doubt) (doubts []doubt) {
+	doubts, err := t.missingAt(ctx, target, list)
+	if err == nil && len(doubts) > 0 {
+		doubts, err = t.missingIn(ctx, target, doubts)
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	if t.trouble.note("guard of "+target, err); err != nil {
+		return nil
+	}
+	return doubts
+}
+
+// missingIn asks the partitions of a topic about steps that their home does not know.
+func (t *Topic) missingIn(ctx context.Context, target string, list []doubt) ([]doubt, error) {
+	texts, errs := t.Server.readMaps(ctx, []*script.Keys{script.NewKeys(t.Keys.Prefix(), target)})
+	m, err := mapOf(texts[0], errs[0])
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range m {
+		if g.Number == part.Home {
+			continue
+		}
+		for i, place := range g.Names(target) {
+			rest, mine := []doubt(nil), []doubt(nil)
+			for _, d := range list {
+				if g.ByKey || g.Index(d.job, "") == i {
+					mine = append(mine, d)
+				} else {
+					rest = append(rest, d)
+				}
+			}
+			if len(mine) == 0 {
+				continue
+			}
+			mine, err := t.missingAt(ctx, place, mine)
+			if err != nil {
+				return nil, err
+			}
+			list = append(rest, mine...)
+		}
+	}
+	return list, nil
+}
+
+// missingAt is missing for one place.
+func (t *Topic) missingAt(ctx context.Context, place string, list []doubt) (doubts []doubt, err error) {
 	args := []any{t.Keys.Topic}
 	for _, d := range list {
 		args = append(args, d.job, d.flow.name+record.StepHex(d.number))
 	}
 	call, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	r, err := t.Server.Scripts.Exec(call, script.FlowLost, script.NewKeys(t.Keys.Prefix(), target), "", len(list), args...)
-	if ctx.Err() != nil {
-		return nil
-	}
-	t.trouble.note("guard of "+target, err)
+	r, err := t.Server.Scripts.Exec(call, script.FlowLost, script.NewKeys(t.Keys.Prefix(), place), "", len(list), args...)
 	letters := r.Text(2)
 	for i, d := range list {
 		if err == nil && i < len(letters) && letters[i] == '-' {
 			doubts = append(doubts, d)
 		}
 	}
-	return doubts
+	return doubts, err
 }
 
 // endLost ends the steps that a second look does not find either.

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -73,9 +74,16 @@ func (s *Server) Health() health {
 		return h
 	}
 	topics := s.Topics.all()
-	h.Topics = make([]topicHealth, len(topics))
-	for i, t := range topics {
-		h.Topics[i] = t.health(time.Now())
+	h.Topics = make([]topicHealth, 0, len(topics))
+	at := make(map[*Topic]int)
+	for _, t := range topics { // a topic comes before its partitions
+		one := t.health(time.Now())
+		if i, known := at[t.config.home]; known {
+			h.Topics[i].add(one)
+			continue
+		}
+		at[t] = len(h.Topics)
+		h.Topics = append(h.Topics, one)
 	}
 	h.Loops, h.Late = s.turning(topics)
 	return h
@@ -108,7 +116,7 @@ func (s *Server) Enter(state state) {
 
 // health describes what the server does for the topic.
 func (t *Topic) health(now time.Time) topicHealth {
-	h := topicHealth{Topic: t.Keys.Topic, Failing: t.trouble.failing()}
+	h := topicHealth{Topic: t.called(), Failing: t.trouble.failing()}
 	at := t.clock.At(now)
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
@@ -116,12 +124,28 @@ func (t *Topic) health(now time.Time) topicHealth {
 	if m := t.Workers.Member; m != nil {
 		h.Pool = m.Pool.Name
 	}
+	if t.Workers.OnDemand && t.Workers.shared != nil {
+		h.Workers = t.Workers.shared.Total()
+	}
 	for r := range t.owned.Running {
 		if ran := at.Sub(r.Start); h.Oldest == "" || ran > h.Ran {
 			h.Oldest, h.Ran = strings.ToValidUTF8(r.ID, "\uFFFD"), ran
 		}
 	}
 	return h
+}
+
+// add adds what the server does for a partition of the topic.
+func (h *topicHealth) add(p topicHealth) {
+	h.Running, h.Held = h.Running+p.Running, h.Held+p.Held
+	if p.Ran > h.Ran || h.Oldest == "" {
+		h.Oldest, h.Ran = p.Oldest, p.Ran
+	}
+	if len(p.Failing) > 0 {
+		failing := maps.Clone(p.Failing)
+		maps.Copy(failing, h.Failing)
+		h.Failing = failing
+	}
 }
 
 // All returns the loops of a topic.
@@ -157,7 +181,7 @@ func (s *Server) turning(topics []*Topic) (all []loopHealth, late []lateLoop) {
 		lists[i] = t.Loops.All()
 	}
 	for i, turns := range s.loops.Turns(lists) {
-		topic := topics[i].Keys.Topic
+		topic := topics[i].called()
 		for _, one := range turns {
 			note(topic, one)
 		}

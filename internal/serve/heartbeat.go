@@ -28,7 +28,7 @@ const (
 // deletes the entries of servers that are gone, and closes connections that are no longer needed.
 func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 	watch := trouble{name: "heartbeat", log: s.Log, outage: s.outage}
-	about := record.Heartbeat{PID: os.Getpid(), Started: s.phase.started, Version: Version()}
+	about := record.Heartbeat{PID: os.Getpid(), Started: s.phase.started, Version: Version(), Partitions: true}
 	about.Host, _ = os.Hostname() // if it is unknown, the PID must do
 	swept, restored, known, lost := time.Now(), time.Now(), false, false
 	draining := fetch.Done()
@@ -78,8 +78,12 @@ func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 // no entry of the server.
 func (s *Server) heartbeat(ctx context.Context, about record.Heartbeat) (now int64, gone bool, err error) {
 	about.Topics = make(map[string]record.HeartbeatTopic, s.Topics.len())
-	for _, t := range s.Topics.all() {
-		about.Topics[t.Keys.Topic] = t.status(time.Now())
+	for _, t := range s.Topics.all() { // a topic comes before its partitions
+		info := t.status(time.Now())
+		if of, known := about.Topics[t.called()]; known && t.config.home != nil {
+			info = withPart(of, info)
+		}
+		about.Topics[t.called()] = info
 	}
 	text, err := about.Encode()
 	if err != nil {
@@ -124,8 +128,11 @@ func (t *Topic) status(now time.Time) record.HeartbeatTopic {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
 	info := record.HeartbeatTopic{Workers: t.Workers.Count, Batch: t.Workers.PerCall, Running: t.Workers.Busy, Found: t.stay.found, Loops: t.vital.turns.ages(now)}
-	if m := t.Workers.Member; m != nil {
-		info.Pool, info.Size, info.Weight = m.Pool.Name, m.Pool.Size, m.Weight
+	if m := t.Workers.Member; m != nil && m.Pool.Name != "" {
+		info.Pool, info.Size, info.Weight = m.Pool.Name, m.Pool.Size, t.config.Weight
+	}
+	if t.Workers.OnDemand && t.Workers.shared != nil {
+		info.Workers = t.Workers.shared.Total()
 	}
 	info.Defaults = record.NewHeartbeatDefaults(&t.config.Defaults)
 	info.Taken, info.Within = t.vital.pace.mark(now, t.owned.Added)
@@ -136,6 +143,21 @@ func (t *Topic) status(now time.Time) record.HeartbeatTopic {
 	slices.SortFunc(info.Longest, func(a, b record.HeartbeatJob) int { return cmp.Compare(b.Running, a.Running) })
 	info.Longest = info.Longest[:min(len(info.Longest), longestRuns)]
 	return info
+}
+
+// withPart adds what the server does for a partition to what it does for its home. They share the
+// workers.
+func withPart(home, p record.HeartbeatTopic) record.HeartbeatTopic {
+	home.Running += p.Running
+	home.Taken += p.Taken
+	home.Within = max(home.Within, p.Within)
+	home.Longest = append(home.Longest, p.Longest...)
+	slices.SortFunc(home.Longest, func(a, b record.HeartbeatJob) int { return cmp.Compare(b.Running, a.Running) })
+	home.Longest = home.Longest[:min(len(home.Longest), longestRuns)]
+	for name, age := range p.Loops {
+		home.Loops[name] = max(home.Loops[name], age)
+	}
+	return home
 }
 
 // Version returns the version of delayq in the program.

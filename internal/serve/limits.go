@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -20,20 +21,40 @@ func (t *Topic) setDefaultLimits(ctx context.Context) bool {
 	}
 	call, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	// As the limits script does. The note comes first, because without it the places of cancelled
-	// jobs are not kept. It must not stand beside limits that somebody has taken away.
-	flow, err := t.Server.Calls.HGet(call, t.Keys.Meta, "flow").Result()
-	if errors.Is(err, redis.Nil) || err == nil && strings.ContainsAny(flow, "123456789") {
-		if err = t.Server.Calls.HSet(call, t.Keys.Sizes, "limits", 1).Err(); err == nil {
-			err = t.Server.Calls.HSetNX(call, t.Keys.Meta, "flow", t.taking.limits).Err()
-		}
-	}
+	err := t.giveDefaultLimits(call)
 	t.trouble.note("default limits", err)
 	if err != nil && script.Away(err) {
 		return false
 	}
 	t.taking.limits = "" // after another error, which is in the log, the topic has no limits
 	return true
+}
+
+// giveDefaultLimits gives the topic the limits that it has by default, if it has none. They are
+// those of the home: a partition gets its share of what the home has.
+func (t *Topic) giveDefaultLimits(ctx context.Context) error {
+	home := cmp.Or(t.config.home, t)
+	// As the limits script does. The note comes first, because without it the places of cancelled
+	// jobs are not kept. It must not stand beside limits that somebody has taken away.
+	whole, _, err := home.limitsNow(ctx)
+	if err != nil || whole != "" && !limits(whole) {
+		return err
+	}
+	if err := t.Server.Calls.HSet(ctx, home.Keys.Sizes, "limits", 1).Err(); err != nil {
+		return err
+	}
+	if whole == "" {
+		if _, err = t.Server.Calls.HSetNX(ctx, home.Keys.Meta, "flow", t.taking.limits).Result(); err != nil {
+			return err
+		}
+		if home.Loops.parts.have() != nil {
+			home.askParts() // they are to be divided
+		}
+	}
+	if t.config.home == nil {
+		return nil
+	}
+	return t.takeShare(ctx)
 }
 
 // setBounded notes whether the topic has limits. When it gets some, jobs taken ahead go back.
@@ -48,6 +69,13 @@ func (t *Topic) setBounded(bounded bool) {
 	if bounded && !before {
 		t.GiveBack(errBounded)
 	}
+}
+
+// bounded reports whether the topic has limits, as far as is known.
+func (t *Topic) bounded() bool {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
+	return t.Workers.Bounded
 }
 
 // setFar notes that the limits of the topic were far away, as the reply to a take that was sent at
@@ -122,6 +150,8 @@ func (k *taker) noteBounds(r script.Reply, sent time.Time, repeated bool) (by ti
 // batch starts as one. A worker of a pool must not wait while another topic needs it. With a clock
 // of Redis that does not move by itself, no time comes.
 func (t *Topic) spaced() bool {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
 	return t.Workers.PerCall == 0 && t.Workers.Member == nil && !t.Server.Config.Stepped
 }
 

@@ -28,13 +28,16 @@ type Looker interface {
 // returns when all have, or when ctx is done. It is for a clock of Redis that does not move by
 // itself.
 func (s *Server) Look(ctx context.Context) (h Horizon, err error) {
-	if err := s.have(ctx, &s.looks.beat); err != nil {
+	if err := s.awaitLook(ctx, &s.looks.beat); err != nil {
 		return h, err
 	}
 	if len(s.patterns) > 0 {
-		if err := s.have(ctx, &s.looks.follow); err != nil {
+		if err := s.awaitLook(ctx, &s.looks.follow); err != nil {
 			return h, err
 		}
+	}
+	if err := s.awaitLook(ctx, &s.looks.parts); err != nil { // before the topics: it can find some
+		return h, err
 	}
 	type asked struct {
 		topic *Topic
@@ -45,7 +48,9 @@ func (s *Server) Look(ctx context.Context) (h Horizon, err error) {
 		if t.Loops.take == nil { // not started
 			continue
 		}
-		h.Topics = append(h.Topics, t.Keys.Topic)
+		if t.config.home == nil {
+			h.Topics = append(h.Topics, t.Keys.Topic)
+		}
 		all = append(all, asked{t, t.promoting.look.ask()}, asked{t, t.taking.look.ask()}, asked{t, t.Loops.relaying.look.ask()})
 		t.wake()
 		t.Loops.take.Wake()
@@ -71,10 +76,10 @@ func (s *Server) Look(ctx context.Context) (h Horizon, err error) {
 }
 
 // looks are the requests to the loops of a server that it has one of.
-type looks struct{ follow, beat lookout }
+type looks struct{ follow, beat, parts lookout }
 
-// have makes a loop of the server take a turn, and returns when it has.
-func (s *Server) have(ctx context.Context, l *lookout) error {
+// awaitLook makes a loop of the server take a turn, and returns when it has.
+func (s *Server) awaitLook(ctx context.Context, l *lookout) error {
 	select {
 	case <-l.ask():
 	case <-s.ending.settled:
@@ -104,13 +109,16 @@ func (l *lookout) ask() <-chan sight {
 	defer l.mu.Unlock()
 	c := make(chan sight, 1)
 	l.asked = append(l.asked, c)
-	if l.woken != nil {
-		select {
-		case l.woken <- struct{}{}:
-		default:
-		}
-	}
+	l.poke()
 	return c
+}
+
+// poke wakes the loop, if it waits for that.
+func (l *lookout) poke() {
+	select {
+	case l.woken <- struct{}{}:
+	default:
+	}
 }
 
 // take returns the requests that a step is to answer.

@@ -21,32 +21,17 @@ import (
 // errData is the reason why a job without a record does not count as cancelled.
 const errData = "Redis has lost jobs of this topic: its counter of takes is %d and was at least %d"
 
-// countTakes reads the counters of takes of topics from the masters, because a replica can lag.
-// go-redis can send the reads of a cluster's client to a replica.
+// countTakes reads the counters of takes of topics.
 func (s *Server) countTakes(ctx context.Context, topics []*Topic) ([]int64, error) {
-	call, cancel := context.WithTimeout(ctx, CallTimeout)
-	defer cancel()
-	loop.SignOf(ctx).Call(call) // the clients of a cluster's nodes have no SignHook
-	defer loop.SignOf(ctx).Called()
-	answers := make([]*redis.StringCmd, len(topics))
-	pipes := make(map[redis.UniversalClient]redis.Pipeliner) // of each master
+	answers, keys := make([]*redis.StringCmd, len(topics)), make([]*script.Keys, len(topics))
 	for i, t := range topics {
-		master := s.Calls
-		if cluster, ok := s.Calls.(*redis.ClusterClient); ok {
-			var err error
-			if master, err = cluster.MasterForKey(call, t.Keys.Stats); err != nil {
-				return nil, fmt.Errorf("audit topic %q: %w", t.Keys.Topic, err)
-			}
-		}
-		if pipes[master] == nil {
-			pipes[master] = master.Pipeline()
-		}
-		answers[i] = pipes[master].HGet(call, t.Keys.Stats, "taken")
+		keys[i] = t.Keys
 	}
-	for _, pipe := range pipes {
-		if _, err := pipe.Exec(call); err != nil && !script.Answered(err) { // else each is read
-			return nil, fmt.Errorf("audit: %w", err)
-		}
+	err := s.onMasters(ctx, keys, func(ctx context.Context, i int, pipe redis.Pipeliner) {
+		answers[i] = pipe.HGet(ctx, keys[i].Stats, "taken")
+	})
+	if err != nil {
+		return nil, fmt.Errorf("audit: %w", err)
 	}
 	counts := make([]int64, len(topics))
 	for i, answer := range answers {
@@ -57,6 +42,38 @@ func (s *Server) countTakes(ctx context.Context, topics []*Topic) ([]int64, erro
 		counts[i] = n
 	}
 	return counts, nil
+}
+
+// onMasters sends commands about topics to their masters, a pipeline to each, because a replica can
+// lag: go-redis can send the reads of a cluster's client to a replica. It calls ask for each topic,
+// unless its master is not known. It returns the error of a master that is not known or does not
+// answer. The commands of the others are executed.
+func (s *Server) onMasters(ctx context.Context, keys []*script.Keys, ask func(ctx context.Context, i int, pipe redis.Pipeliner)) (failed error) {
+	call, cancel := context.WithTimeout(ctx, CallTimeout)
+	defer cancel()
+	loop.SignOf(ctx).Call(call) // the clients of a cluster's nodes have no SignHook
+	defer loop.SignOf(ctx).Called()
+	pipes := make(map[redis.UniversalClient]redis.Pipeliner) // of each master
+	for i, k := range keys {
+		master := s.Calls
+		if cluster, ok := s.Calls.(*redis.ClusterClient); ok {
+			var err error
+			if master, err = cluster.MasterForKey(call, k.Stats); err != nil {
+				failed = err
+				continue
+			}
+		}
+		if pipes[master] == nil {
+			pipes[master] = master.Pipeline()
+		}
+		ask(call, i, pipes[master])
+	}
+	for _, pipe := range pipes {
+		if _, err := pipe.Exec(call); err != nil && !script.Answered(err) { // else each is read
+			failed = err
+		}
+	}
+	return failed
 }
 
 // audit detects whether Redis has lost the data of topics.
@@ -124,7 +141,7 @@ func (t *Topic) examine(ctx context.Context, letters string) string {
 func (s *Server) noteTopics(ctx context.Context) error {
 	topics := make([]any, 0, s.Topics.len())
 	for _, t := range s.Topics.all() {
-		if !t.stay.found {
+		if !t.stay.found && t.config.home == nil {
 			topics = append(topics, t.Keys.Topic)
 		}
 	}

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -162,26 +163,40 @@ func (s *Server) follow(ctx context.Context, topics []string) (done bool) {
 	return done
 }
 
-// isEmpty reports whether a topic that is not in the set of topics has no jobs and no schedules. If
-// it has, Redis has lost the set, and isEmpty adds the topic again.
+// isEmpty reports whether a topic that is not in the set of topics has no jobs and no schedules,
+// nor have its partitions. Otherwise Redis has lost the set, and isEmpty adds the topic again.
 //
 // Clients add a name once a minute, and when Redis says that a job is the first one of its topic.
 // So isEmpty makes the next job the first one. Otherwise a client that has added the name within
 // the last minute, before somebody removed it, would store a job that no server finds. A job that
 // is stored just before that is found here.
 func (s *Server) isEmpty(ctx context.Context, t *Topic) bool {
+	places := t.places()
 	call, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	n, err := s.Calls.Exists(call, t.Keys.Pool, t.Keys.Schedules).Result()
+	n, err := s.have(call, places)
 	if err == nil && n == 0 {
-		if err = s.Calls.HDel(call, t.Keys.Stats, "enqueued").Err(); err == nil {
-			n, err = s.Calls.Exists(call, t.Keys.Pool, t.Keys.Schedules).Result()
+		for _, p := range places {
+			err = errors.Join(err, s.Calls.HDel(call, p.Keys.Stats, "enqueued").Err())
+		}
+		if err == nil {
+			n, err = s.have(call, places)
 		}
 	}
 	if err == nil && n > 0 {
 		err = s.noteLate(ctx, t)
 	}
 	return err == nil && n == 0
+}
+
+// have returns how many of some topics have jobs or schedules, up to one.
+func (s *Server) have(ctx context.Context, topics []*Topic) (n int64, err error) {
+	for _, t := range topics {
+		if n, err = s.Calls.Exists(ctx, t.Keys.Pool, t.Keys.Schedules).Result(); err != nil || n > 0 {
+			break
+		}
+	}
+	return n, err
 }
 
 // isLeaving reports whether a topic is being removed.
@@ -191,18 +206,20 @@ func (s *Server) isLeaving(t *Topic) bool {
 	return t.stay.leaving
 }
 
-// endFound removes a topic that a pattern has found. It lets running handlers finish, until the end
-// of the server's drain.
+// endFound removes a topic that a pattern has found, with its partitions, or a partition. It lets
+// running handlers finish, until the end of the server's drain.
 func (s *Server) endFound(t *Topic) {
 	s.mu.Lock()
 	as := s.phase.lifetime
-	skip := as == nil || t.stay.leaving
-	t.stay.leaving = true
+	var all []*Topic
+	if as != nil && !t.stay.leaving {
+		all = t.leavingLocked()
+	}
 	s.mu.Unlock()
-	if skip {
+	if len(all) == 0 {
 		return
 	}
-	contain.Launch(as.working, func() { _ = t.remove(as.work) }, func(c *contain.Crash) { s.loops.Crashed("follow", c) })
+	contain.Launch(as.working, func() { _ = s.removeAll(as.work, all) }, func(c *contain.Crash) { s.loops.Crashed("follow", c) })
 }
 
 // patternOf returns the longest pattern that matches a topic.

@@ -10,6 +10,9 @@ func (t *Topic) adjustToLocked(needs, finished int) {
 	if w.Member == nil || needs == w.Asked && finished == 0 {
 		return
 	}
+	if w.OnDemand && w.Member.Pool.Owes() {
+		needs = w.Busy
+	}
 	w.Asked = needs
 	w.Has, w.Share, t.Workers.given = w.Member.Adjust(needs, finished, t.Workers.given)
 }
@@ -40,10 +43,10 @@ func (t *Topic) receive() {
 func (t *Topic) keen(waits bool) {
 	t.Mu.Lock()
 	defer t.unlock()
+	t.Workers.Keen = waits // the topic can get a pool later
 	if t.Workers.Member == nil {
 		return
 	}
-	t.Workers.Keen = waits
 	t.adjustLocked(0)
 	if waits && t.usableLocked() {
 		t.freedLocked()

@@ -144,7 +144,7 @@ func (t *Topic) prune(ctx context.Context) (dead int, full bool, err error) {
 	dead = int(r.Number(2))
 	done := int(r.Number(3))
 	if dead+done > 0 {
-		t.outside(t.Loops.promote, func() { t.Server.Config.Observer.Pruned(k.Topic, dead, done) })
+		t.outside(t.Loops.promote, func() { t.Server.Config.Observer.Pruned(t.called(), dead, done) })
 	}
 	full = max(dead, done, int(r.Number(6)), int(r.Number(9))) >= PruneLimit || r.Number(10) == 1
 	if err == nil {

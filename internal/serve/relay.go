@@ -235,20 +235,34 @@ func (t *Topic) deliverAll(ctx context.Context, targets []string, plan script.Re
 		rests[0], errs[0] = t.deliver(ctx, targets[0], plan)
 		return rests, errs
 	}
-	signs := loop.SignOf(ctx).Split(len(targets))
+	abreast(ctx, len(targets), mostDeliveries, func(ctx context.Context, i int) {
+		rests[i], errs[i] = t.deliver(ctx, targets[i], nil)
+	}, errs)
+	return rests, errs
+}
+
+// abreast calls f with the numbers below n, at most that many at the same time. A call that crashes
+// leaves its error in errs.
+func abreast(ctx context.Context, n, most int, f func(ctx context.Context, i int), errs []error) {
+	room := make(chan *loop.Sign, min(n, most))
+	for _, g := range loop.SignOf(ctx).Split(cap(room)) {
+		g.Wait()
+		room <- g
+	}
 	defer loop.SignOf(ctx).Join()
 	var group sync.WaitGroup
-	slots := make(chan struct{}, mostDeliveries)
-	for i, target := range targets {
-		slots <- struct{}{}
+	for i := range n {
+		g := <-room
+		g.Turn()
 		contain.Launch(&group, func() {
-			defer func() { <-slots }()
-			defer signs[i].Wait()
-			rests[i], errs[i] = t.deliver(loop.Signed(ctx, signs[i]), target, nil)
+			defer func() {
+				g.Wait()
+				room <- g
+			}()
+			f(loop.Signed(ctx, g), i)
 		}, func(c *contain.Crash) { errs[i] = c })
 	}
 	group.Wait()
-	return rests, errs
 }
 
 // parcelPlan is one call of the parcel_plan script.

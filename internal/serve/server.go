@@ -101,7 +101,9 @@ func New(rdb redis.UniversalClient, c Config) *Server {
 	s.ending.ready, s.ending.settled = make(chan struct{}), make(chan struct{})
 	s.Enter(stateNew)
 	s.watch.now = make(chan struct{}, 1)
-	s.looks.follow.woken, s.looks.beat.woken = make(chan struct{}, 1), make(chan struct{}, 1)
+	for _, l := range []*lookout{&s.looks.follow, &s.looks.beat, &s.looks.parts} {
+		l.woken = make(chan struct{}, 1)
+	}
 	s.nodes.all = make(map[redis.UniversalClient]*Node)
 	s.ending.leaveBy = sync.OnceValue(func() time.Time { return time.Now().Add(2 * stopPatience) })
 	s.pools = make(map[string]*workers.Pool, len(c.Pools))
@@ -217,6 +219,7 @@ func (s *Server) start(ctx context.Context) *operation {
 	o.counted = s.whenDone(&counting)
 	s.loops.Keep(o.fetch, o.working, "watch", s.watchLoop)
 	s.loops.Keep(o.fetch, o.working, "survey", s.surveyLoop)
+	s.loops.Keep(o.fetch, o.working, "parts", s.partsLoop)
 	if len(s.patterns) > 0 {
 		s.loops.Keep(o.fetch, o.working, "follow", s.followLoop)
 	}

@@ -102,6 +102,7 @@ type crew struct {
 	near   time.Time         // no take that is sent before then says that limits are far away
 	passed time.Time         // when the other servers were last told of a place
 	given  []*workers.Member // have been given workers of the pool, and are not yet told
+	shared *workers.Pool     // of the topic and its partitions; nil: it has none
 }
 
 // latches are what the first take loop waits for.
@@ -116,6 +117,7 @@ type topicLoops struct {
 	promote, take, takeMore, extend, settle, settleMore, note, relay *loop.Loop
 	relaying                                                         relaying // what the last of them remembers
 	guarding                                                         guarding // what the server's loop for flows remembers
+	parts                                                            family   // what the server's loop for partitions remembers
 }
 
 // A latch says that something may have happened that a loop waits for. It stays set until the loop
@@ -143,6 +145,28 @@ func (t *Topic) init() {
 	t.Mu.Lock() // jobs can be demanded before Run
 	defer t.Mu.Unlock()
 	s := t.Server
+	log := s.Log.With("topic", t.called())
+	if t.config.home != nil {
+		log = log.With("partition", t.Keys.Topic)
+	} else {
+		t.sizeLocked()
+	}
+	t.Workers.Cautious = t.config.OnDemand || t.config.Defaults.Retry >= 0
+	t.Workers.HandlerTime = workers.AheadUnknown
+	t.trouble = trouble{name: t.Keys.Topic, log: log, outage: s.outage}
+	t.owned.Freed = func() {
+		t.freedLocked()
+		t.closeSettledLocked()
+	}
+	t.owned.Lost = t.lostLocked
+	t.Outcomes.Ready = func() { t.Loops.settle.Wake() }
+	t.Outcomes.Pile = func() { t.Loops.settleMore.Wake() }
+	t.promoting.Firer = fire.New(t.Keys, s.Config.Tick, s.Config.Calendars, t.trouble.log, t.execOn)
+}
+
+// sizeLocked says how many workers the topic has, or can have at most in its pool.
+func (t *Topic) sizeLocked() {
+	s := t.Server
 	if m := t.Workers.Member; m != nil && t.Workers.Count == 0 && !s.Config.Own {
 		t.Workers.Count = m.Pool.Size
 	}
@@ -152,17 +176,6 @@ func (t *Topic) init() {
 	if m := t.Workers.Member; m != nil {
 		t.Workers.Count = min(t.Workers.Count, m.Pool.Size)
 	}
-	t.Workers.Cautious = t.config.OnDemand || t.config.Defaults.Retry >= 0
-	t.Workers.HandlerTime = workers.AheadUnknown
-	t.trouble = trouble{name: t.Keys.Topic, log: s.Log.With("topic", t.Keys.Topic), outage: s.outage}
-	t.owned.Freed = func() {
-		t.freedLocked()
-		t.closeSettledLocked()
-	}
-	t.owned.Lost = t.lostLocked
-	t.Outcomes.Ready = func() { t.Loops.settle.Wake() }
-	t.Outcomes.Pile = func() { t.Loops.settleMore.Wake() }
-	t.promoting.Firer = fire.New(t.Keys, s.Config.Tick, s.Config.Calendars, t.trouble.log, t.execOn)
 }
 
 // build makes the loops of a topic. They rest until begin. The client is that of its node; nil: it

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
@@ -29,9 +30,10 @@ type TopicConfig struct {
 	Pool        string // empty: workers of its own
 	PoolSize    int    // of a pool that is made for the topic and its classes; 0: the server has it
 	Weight      int
-	Lower       bool // a lower class of its pool
-	OnDemand    bool // it takes as many jobs as Demand asks for; Concurrency is 0
-	found       bool // by a pattern
+	Lower       bool   // a lower class of its pool
+	OnDemand    bool   // it takes as many jobs as Demand asks for; Concurrency is 0
+	found       bool   // by a pattern
+	home        *Topic // of which it is a partition; nil: it is none
 }
 
 // Errors of Handle and Remove. Their caller says of which topic they are.
@@ -89,16 +91,44 @@ func (s *Server) Demand(topic string, jobs int) {
 	}
 	t.Mu.Lock()
 	w := &t.Workers
+	if w.shared != nil {
+		w.given = w.shared.Demand(jobs, w.given)
+		t.unlock()
+		if jobs < 0 {
+			for _, p := range t.places() {
+				p.demanded()
+			}
+		}
+		return
+	}
 	w.Count += jobs
 	t.startWorkerLocked()
 	if t.roomLocked() > 0 {
 		t.freedLocked()
 	}
-	unwanted := len(w.Next)+len(w.Later) > max(0, w.Idle())
+	unwanted := t.unwantedLocked()
 	t.unlock()
 	if unwanted {
 		t.GiveBack(errUnwanted)
 	}
+}
+
+// demanded gives back the workers and the jobs of a place of a topic that nobody wants any more.
+func (t *Topic) demanded() {
+	t.Mu.Lock()
+	t.Workers.Asked = -1
+	t.adjustLocked(0)
+	unwanted := t.unwantedLocked()
+	t.unlock()
+	if unwanted {
+		t.GiveBack(errUnwanted)
+	}
+}
+
+// unwantedLocked reports whether there are more jobs than workers for them.
+func (t *Topic) unwantedLocked() bool {
+	w := &t.Workers
+	return len(w.Next)+len(w.Later) > max(0, w.Idle())
 }
 
 var errUnwanted = errors.New("nobody waits for the job any more")
@@ -131,12 +161,16 @@ func (s *Server) addTopicLocked(like TopicConfig, client redis.UniversalClient) 
 	t.Workers.Workers = workers.Workers{
 		Count: like.Concurrency, PerCall: like.PerCall, Window: like.Window, OnDemand: like.OnDemand,
 	}
-	if pool := s.pools[like.Pool]; pool != nil {
+	switch pool := s.pools[like.Pool]; {
+	case t.config.home != nil:
+		pool, t.Workers.Count = t.config.home.shareWorkers()
+		t.Workers.Member = &workers.Member{Pool: pool, Receive: t.receive, Weight: 1}
+	case pool != nil:
 		t.Workers.Member = &workers.Member{Pool: pool, Receive: t.receive, Weight: like.Weight, Lower: like.Lower}
 	}
 	if s.phase.used {
 		t.init()
-		t.stay.late, t.stay.found = true, like.found
+		t.stay.late, t.stay.found = t.config.home == nil, like.found
 		s.nodes.grow(s.Topics.len() + 1)
 	}
 	if s.phase.lifetime != nil {
@@ -144,6 +178,9 @@ func (s *Server) addTopicLocked(like TopicConfig, client redis.UniversalClient) 
 	}
 	s.Topics.add(t)
 	t.begin()
+	if t.config.home == nil && s.phase.lifetime != nil {
+		t.askParts()
+	}
 	return t, nil
 }
 
@@ -177,26 +214,56 @@ func (s *Server) Remove(ctx context.Context, topic string) error {
 	s.mu.Lock()
 	t := s.Topics.Get(topic)
 	running := s.phase.lifetime != nil
+	var all []*Topic
 	var err error
 	switch {
 	case s.phase.stopped:
 		err = ErrUsed // the drain needs the topic
-	case t == nil:
+	case t == nil || t.config.home != nil:
 		err = ErrNoHandler
-	case run.Guarded(ctx, &t.Mu):
+	case slices.ContainsFunc(t.places(), func(p *Topic) bool { return run.Guarded(ctx, &p.Mu) }):
 		err = ErrOwn
 	case t.stay.leaving:
 		err = ErrLeaving
 	case running:
-		t.stay.leaving = true
+		all = t.leavingLocked()
 	default:
 		s.Topics.remove(topic)
 	}
 	s.mu.Unlock()
-	if err == nil && running {
-		err = t.remove(ctx)
+	if err != nil || !running {
+		return err
 	}
-	return err
+	return s.removeAll(ctx, all)
+}
+
+// leavingLocked notes that a topic and its partitions are being removed. It returns those that were
+// not yet. Server.mu must be held.
+func (t *Topic) leavingLocked() (all []*Topic) {
+	for _, p := range t.places() {
+		if !p.stay.leaving {
+			p.stay.leaving = true
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// removeAll removes a topic and its partitions.
+func (s *Server) removeAll(ctx context.Context, all []*Topic) error {
+	var group sync.WaitGroup
+	errs := make([]error, len(all))
+	for i, p := range all[1:] {
+		contain.Launch(&group, func() { errs[1+i] = p.remove(ctx) }, func(c *contain.Crash) { errs[1+i] = c })
+	}
+	errs[0] = all[0].remove(ctx)
+	group.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // remove ends the loops and handlers of a topic of a running server.

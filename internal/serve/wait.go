@@ -148,10 +148,11 @@ func (k *taker) cleared(r script.Reply) bool {
 	return !slices.ContainsFunc(r.List(4).Texts(), record.HasKey)
 }
 
-// notePause logs when the topic is first found paused, and when it no longer is. Only the take loop
-// calls it.
+// notePause logs when the topic is first found paused, and when it no longer is. Partitions are
+// paused with their home, which says so. Only the take loop calls it.
 func (t *Topic) notePause(ctx context.Context, did afterTake, paused bool) {
 	switch {
+	case t.config.home != nil:
 	case did == takeRest && paused && !t.taking.paused:
 		t.taking.paused = true
 		var who []string

@@ -15,21 +15,82 @@ import (
 // A topic that has no worker gets the next one, so each topic that has jobs has one at least. A
 // lower class does so only when it is due by the starts that its weight gives it.
 //
-// The pool makes no calls and locks no other mutex. Its callers hold the mu of their own topic, and
-// tell the other topics after they have released it.
+// The pool makes no calls, and locks no mutex but that of the pool that it is part of. Its callers
+// hold the mu of their own topic, and tell the other topics after they have released it.
 type Pool struct {
 	Name string
-	Size int
+	Size int // of a pool on demand: 0
+
+	of   *Member // of the pool that it is part of; nil: the workers are its own
+	once bool    // it is on demand
 
 	mu     sync.Mutex
-	idle   int
+	idle   int     // below 0: that many workers are to be given back
+	has    int     // workers of the members
+	wants  int     // how many more they wait for
+	share  float64 // of the pool that it is part of
 	clock  float64 // pass of the last member that was given a worker
 	weight int     // sum of the weights of the members that have workers or wait for them
 	queue  queue
 }
 
 func NewPool(name string, size int) *Pool {
-	return &Pool{Name: name, Size: size, idle: size}
+	return &Pool{Name: name, Size: size, idle: size, share: 1}
+}
+
+// NewPoolOnDemand returns a pool with a worker for each of so many runs. Demand asks for more. Each
+// is gone when its handler has ended.
+func NewPoolOnDemand(runs int) *Pool {
+	p := NewPool("", 0)
+	p.once, p.idle = true, runs
+	return p
+}
+
+// Part returns a pool of the workers that a member has. The topic and its partitions share them.
+// From now on only that pool asks for workers of the member.
+func (m *Member) Part() *Pool {
+	p := NewPool(m.Pool.Name, m.Pool.Size)
+	p.of, p.idle = m, 0
+	return p
+}
+
+// Join makes a topic a member of a pool, with workers that are busy already.
+func (m *Member) Join(busy int) {
+	p := m.Pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m.has = busy
+	p.has, p.idle = p.has+busy, p.idle-busy
+	if m.active() {
+		p.weight += m.Weight
+	}
+}
+
+// Demand asks for so many more workers of a pool on demand, or with a negative number withdraws
+// what was asked for. It appends to given the members that got workers.
+func (p *Pool) Demand(runs int, given []*Member) []*Member {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.idle += runs
+	return p.giveAllLocked(nil, given)
+}
+
+// Owes reports whether more workers were withdrawn than were idle. Then the members must give back
+// those that run no handler.
+func (p *Pool) Owes() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.once && p.idle < 0
+}
+
+// Total returns the number of workers.
+func (p *Pool) Total() int {
+	if !p.once {
+		return p.Size
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.has + p.idle
 }
 
 // A Member is a topic of a pool. Pool.mu guards its fields but the first four.
@@ -69,8 +130,11 @@ func (m *Member) Adjust(needs, finished int, given []*Member) (has int, share fl
 	if m.active() {
 		p.weight -= m.Weight
 	}
+	p.has, p.wants = p.has-m.has, p.wants-m.wants
 	m.has -= finished
-	p.idle += finished
+	if !p.once {
+		p.idle += finished
+	}
 	if unused := m.has - needs; unused > 0 {
 		m.has, p.idle = needs, p.idle+unused
 		m.pass -= float64(unused) / float64(m.Weight) // nothing has started
@@ -91,19 +155,31 @@ func (m *Member) Adjust(needs, finished int, given []*Member) (has int, share fl
 	if m.active() {
 		p.weight += m.Weight
 	}
+	p.has, p.wants = p.has+m.has, p.wants+m.wants
+	if p.of != nil {
+		all := 0
+		all, p.share, given = p.of.Adjust(p.has+p.wants, finished, given)
+		p.idle = all - p.has
+	}
+	given = p.giveAllLocked(m, given)
+	return m.has, p.share * float64(m.Weight) / float64(max(p.weight, m.Weight)), given
+}
+
+// giveAllLocked gives the idle workers to those that wait. It appends them to given, without m.
+func (p *Pool) giveAllLocked(m *Member, given []*Member) []*Member {
 	for p.idle > 0 && len(p.queue) > 0 {
 		if next := p.giveLocked(); next != m && (len(given) == 0 || given[len(given)-1] != next) {
 			given = append(given, next)
 		}
 	}
-	return m.has, float64(m.Weight) / float64(max(p.weight, m.Weight)), given
+	return given
 }
 
 // spare reports whether a worker of the pool is idle.
 func (p *Pool) spare() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.idle > 0
+	return p.idle > 0 || p.of != nil && p.of.Pool.spare()
 }
 
 // early reports whether m is a lower class without a worker that has had its starts already.
@@ -134,7 +210,7 @@ func (p *Pool) giveLocked() *Member {
 	m := p.nextLocked()
 	p.clock = max(p.clock, m.pass)
 	m.pass += 1 / float64(m.Weight)
-	p.idle--
+	p.idle, p.has, p.wants = p.idle-1, p.has+1, p.wants-1
 	m.has++
 	if m.wants--; m.wants > 0 {
 		heap.Fix(&p.queue, m.index)

@@ -335,9 +335,10 @@ func (w *Workers) Follows(first *run.Run) bool {
 }
 
 // Ended notes that the handler of a worker has ended. On demand the worker was for that job only.
+// If it is one of a pool, the pool knows that.
 func (w *Workers) Ended() {
 	w.Busy--
-	if w.OnDemand {
+	if w.OnDemand && w.Member == nil {
 		w.Count--
 	}
 }

@@ -4,22 +4,24 @@
 
 -- dig closes IDs (names), or frees them: see cancel. asked has at the index of an ID for how many
 -- ms, and how many tombs the topic may have. said has the letters for the first IDs. One with a c
--- is left alone. It returns what cancel says about the bound. With 0 ms and 0 tombs, an ID is freed
--- only if a job had it.
+-- is left alone, and one with an a is only freed: the job may be elsewhere. It returns what cancel
+-- says about the bound. With 0 ms and 0 tombs, an ID is freed only if a job had it.
 local function dig(key, names, asked, said)
   local marks, some, room = {}, false, nil
-  redis.call('ZREM', key, '') -- after a deletion, the script can write at maxmemory
+  local nobody = string.rep('-', 1025) -- longer than an ID; the empty one closes the topic
+  redis.call('ZREM', key, nobody) -- after a deletion, the script can write at maxmemory
   for n = 1, #said do
     local letter, ms, most = string.sub(said, n, n), unpack(asked[n] or {})
     marks[n] = '-'
-    if ms and letter ~= 'c' then
+    if ms and letter ~= 'c' and (ms == 0 or letter ~= 'a') then
       if ms > 0 and not room then
         local ended
         room, ended = room_of(key, most, #said)
-        redis.call('ZREM', key, '', unpack(ended))
+        redis.call('ZREM', key, nobody, unpack(ended))
       end
       if ms == 0 then
-        redis.call('ZREM', key, (most > 0 or letter ~= 'g') and names[n] or '')
+        local frees = most > 0 or not string.find(letter, '[ag]')
+        redis.call('ZREM', key, frees and names[n] or nobody)
       elseif redis.call('ZSCORE', key, names[n]) then
         redis.call('ZADD', key, string.format('%.0f', now + ms), names[n])
       elseif room > 0 then

@@ -60,10 +60,11 @@ local function namesakes(pool, sizes, ids, jobs, first, width)
 end
 
 -- What precedes enqueue in the same call passes to it: live, the result of namesakes without the
--- replaced jobs; gone, which has true at the index of a job that replaces one; placed, the IDs that
--- have a place in ready; note, which notes a job and reports whether it has a key; enlane, which
--- gives those jobs their places, and returns how many are due now; freed, the number of keys that
--- have got a turn; linked, which is told of each job before it is stored, and link, which stores
--- what belongs to flows; and merge, which ends what the call does to jobs that take a new payload.
--- It returns the letters, when they are due, and how many of the stored records are of such jobs.
+-- replaced jobs; gone, which has true at the index of a job that replaces one; missing, which has
+-- it at that of a job that was to replace one which is not there; placed, the IDs that have a place
+-- in ready; note, which notes a job and reports whether it has a key; enlane, which gives those
+-- jobs their places, and returns how many are due now; freed, the number of keys that have got a
+-- turn; linked, which is told of each job before it is stored, and link, which stores what belongs
+-- to flows; and merge, which ends what the call does to jobs that take a new payload. It returns
+-- the letters, when they are due, and how many of the stored records are of such jobs.
 local replaced = {}

@@ -1,0 +1,96 @@
+-- part_retire: takes a generation of partitions from the map of a topic, when all its places are
+-- closed and empty for a while.
+--
+-- KEYS[1]  parts       hash, the map of the partitions of the topic
+-- KEYS[2]  receipt     string, the last call of the series and its reply
+-- ARGV[1]  number      number of this call in its series
+-- ARGV[2]  expected    the map that the caller knows
+-- ARGV[3]  generation  the number of the generation
+-- ARGV[4]  verdict     1 if the caller has seen all its places closed and empty, and otherwise 0
+-- ARGV[5]  ms          for how long they must have been so
+-- ARGV[6]  channel     the control channel
+-- ARGV[7]  topic       the topic's name, for the control channel
+--
+-- The generation leaves the map if it was seen so in two calls, as many ms apart at least, and in
+-- all between. The last generation stays. If the map is not the expected one, nothing is done; but
+-- if its last generation has a lower number than that of the expected one, Redis has lost the
+-- latest map, as in a failover, and the expected one takes its place. The field past keeps the
+-- generations that have left the map, for eight days and at most 100: who sends a call again within
+-- that time must ask the same places.
+-- Returns {'ok', now, map}: the map now.
+-- Cost: O(1).
+-- Uses: now receipt control
+local parts, receipt = KEYS[1], KEYS[2]
+local number, expected, generation = ARGV[1], ARGV[2], ARGV[3]
+local verdict, ms, channel, topic = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
+
+local told = replay(receipt, number)
+if told then
+  return {'ok', now, told}
+end
+
+-- last_of returns the number of the last generation of a map.
+local function last_of(map)
+  return tonumber(string.match(map, '(%d+):%d+k?$') or nil) or -1
+end
+
+-- without returns a map without the generations of which goes is true, and those.
+local function without(map, goes)
+  local rest, gone = {}, {}
+  for one in string.gmatch(map, '%S+') do
+    local list = goes(string.match(one, '^%d+')) and gone or rest
+    list[#list + 1] = one
+  end
+  return table.concat(rest, ' '), gone
+end
+
+local seen = 'empty:' .. generation
+local known = redis.call('HMGET', parts, 'map', 'last', seen, 'past')
+local before, since, past = known[1] or '', tonumber(known[3] or nil), known[4] or ''
+local map, last, gone = before, last_of(before), {}
+redis.call('HDEL', parts, '') -- after a deletion, the script can write at maxmemory
+if map ~= expected then
+  if last_of(expected) > last then
+    local _
+    map, last = expected, math.max(tonumber(known[2] or nil) or 0, last_of(expected))
+    _, gone = without(before, function(n)
+      return not string.find(' ' .. expected, ' ' .. n .. ':', 1, true)
+    end)
+    redis.call('HSET', parts, 'map', map, 'last', string.format('%.0f', last))
+  end
+elseif verdict ~= '1' then
+  redis.call('HDEL', parts, seen)
+elseif tonumber(generation) ~= last then
+  local rest, those = without(map, function(n)
+    return n == generation
+  end)
+  if #those == 0 then
+    redis.call('HDEL', parts, seen)
+  elseif not since or since > now then -- or the clock was set back
+    redis.call('HSET', parts, seen, now)
+  elseif now - since >= ms then
+    map, gone = rest, those
+    redis.call('HSET', parts, 'map', map)
+    redis.call('HDEL', parts, seen)
+  end
+end
+if #gone > 0 then
+  local list = {}
+  for one, at in string.gmatch(past, '(%d+:%d+k?)@(%d+)') do
+    if tonumber(at) > now - 691200000 then
+      list[#list + 1] = one .. '@' .. at
+    end
+  end
+  for _, one in ipairs(gone) do
+    list[#list + 1] = one .. '@' .. string.format('%.0f', now)
+  end
+  table.sort(list, function(a, b)
+    return tonumber(string.match(a, '^%d+')) < tonumber(string.match(b, '^%d+'))
+  end)
+  redis.call('HSET', parts, 'past', table.concat(list, ' ', math.max(1, #list - 99)))
+end
+if map ~= before then
+  nudge(channel, 'parts', topic, 0, '')
+end
+remember(receipt, number, map)
+return {'ok', now, map}
