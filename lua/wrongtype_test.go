@@ -72,9 +72,11 @@ var breakable = map[string]func(h *Hand, running hand.Held) (script.Reply, error
 	"again later": func(h *Hand, r hand.Held) (script.Reply, error) {
 		return h.Settle([]hand.Held{r}, settle.Row{Verb: settle.Again, Delay: time.Hour})
 	},
-	"extend":        func(h *Hand, r hand.Held) (script.Reply, error) { return h.TryExtend(r.LeaseEnd()+1000, r) },
-	"enqueue now":   func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryEnqueue(false, [2]string{"new", "+0"}) },
-	"enqueue later": func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryEnqueue(false, [2]string{"new", "+3600000"}) },
+	"extend":      func(h *Hand, r hand.Held) (script.Reply, error) { return h.TryExtend(r.LeaseEnd()+1000, r) },
+	"enqueue now": func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryEnqueue(false, [2]string{"new", "+0"}) },
+	"enqueue later": func(h *Hand, _ hand.Held) (script.Reply, error) {
+		return h.TryEnqueue(false, [2]string{"new", "+3600000"})
+	},
 	"enqueue_now":   func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryEnqueueLone("new", "+0") },
 	"enqueue_later": func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryEnqueueLone("new", "+3600000") },
 	"replace running": func(h *Hand, _ hand.Held) (script.Reply, error) {
@@ -83,8 +85,12 @@ var breakable = map[string]func(h *Hand, running hand.Held) (script.Reply, error
 	"replace scheduled": func(h *Hand, _ hand.Held) (script.Reply, error) {
 		return h.TryEnqueue(true, [2]string{"scheduled", "+0"})
 	},
-	"replace dead":       func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryEnqueue(true, [2]string{"dead", "+3600000"}) },
-	"replace backed off": func(h *Hand, _ hand.Held) (script.Reply, error) { return h.TryEnqueue(true, [2]string{"back", "+3600000"}) },
+	"replace dead": func(h *Hand, _ hand.Held) (script.Reply, error) {
+		return h.TryEnqueue(true, [2]string{"dead", "+3600000"})
+	},
+	"replace backed off": func(h *Hand, _ hand.Held) (script.Reply, error) {
+		return h.TryEnqueue(true, [2]string{"back", "+3600000"})
+	},
 	"enqueue unique": func(h *Hand, _ hand.Held) (script.Reply, error) {
 		return h.TryEnqueue(false, [2]string{"new", "+0!1000/10"})
 	},
