@@ -15,7 +15,7 @@
 -- Returns {'ok', now, state, before}: held or free, and the hold that there was, as pause writes a
 -- pause, with 0 as its beginning. before is empty if there was none.
 -- Cost: O(1).
--- Uses: now receipt retold control hold
+-- Uses: now receipt retold control noted hold
 local meta, receipt, operator = KEYS[1], KEYS[2], KEYS[3]
 local number, period, by, reason = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local channel, topic = ARGV[5], ARGV[6]
@@ -38,11 +38,11 @@ if period > 0 then
   if failed then -- as at maxmemory
     return failed
   end
-  redis.pcall('HINCRBY', meta, 'changes', 1)
+  note_change(meta)
 else
   state = 'free'
   if was[1] and redis.call('HDEL', meta, 'hold', 'holdby', 'holdwhy') > 0 then
-    redis.pcall('HINCRBY', meta, 'changes', 1)
+    note_change(meta)
     nudge(channel, 'resume', topic, 0, '')
   end
 end

@@ -21,7 +21,7 @@
 -- Returns {'ok', now, state, before}: held, free, or full if so many other keys are held. Then
 -- nothing has changed. before is the end of the hold that there was, or '' if there was none.
 -- Cost: O(log N).
--- Uses: now receipt retold control ring place rouse hold_key free_keys
+-- Uses: now receipt retold control noted ring place rouse hold_key free_keys
 local held, turn, lane, ready, idle = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local receipt, operator, meta = KEYS[6], KEYS[7], KEYS[8]
 local number, key, period, most = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -52,7 +52,7 @@ else
   end
 end
 if state == 'held' or state == 'free' and before ~= '' then
-  redis.pcall('HINCRBY', meta, 'changes', 1) -- see partition
+  note_change(meta)
 end
 remember(receipt, number, state .. ' ' .. before)
 return {'ok', now, state, before}

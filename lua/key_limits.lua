@@ -31,7 +31,8 @@
 -- Returns {'ok', now, answer, before}: set, or full if so many other keys have limits. Then nothing
 -- has changed. before is the rule until now, or '' if there was none.
 -- Cost: O(log N).
--- Uses: now receipt retold control place key_rule holder count_in uncount ring rouse free_keys
+-- Uses: now receipt retold control noted place key_rule holder count_in uncount ring rouse
+-- Uses: free_keys
 local rules, receipt, operator = KEYS[1], KEYS[2], KEYS[3]
 local meta, holders, leases, keyed = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local parked, turn, lane, ready, idle = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
@@ -54,7 +55,7 @@ else
 end
 if answer == 'set' then
   if before or rule ~= '' then
-    redis.pcall('HINCRBY', meta, 'changes', 1) -- see partition
+    note_change(meta)
   end
   local function limits(text)
     return string.find(text or '', ' ', 1, true) and 1 or 0

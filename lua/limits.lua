@@ -39,7 +39,7 @@
 -- Returns {'ok', now, before}: the limits until now, of all places if flow was a share, or '' if
 -- there were none.
 -- Cost: O(log N).
--- Uses: now receipt control place key_rule holder count_in uncount
+-- Uses: now receipt control noted place key_rule holder count_in uncount
 local meta, receipt, operator = KEYS[1], KEYS[2], KEYS[3]
 local holders, leases, keyed, sizes = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local number, flow, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -69,7 +69,7 @@ if shared then
   redis.call('HSET', meta, 'shared', shared)
 end
 if verb ~= 'share' then
-  redis.pcall('HINCRBY', meta, 'changes', 1)
+  note_change(meta)
 end
 if flow_of(flow) > 0 then
   count_in(holders, leases, keyed, nil)

@@ -11,15 +11,19 @@
 -- KEYS[9]   leases   zset, job ID scored by the end of its lease
 -- KEYS[10]  notes    hash, who waits for jobs, and what their runs have noted (see wait, note)
 -- KEYS[11]  dead     zset, job ID scored by the time of burial
+-- KEYS[12]  stats    hash, counter to number
+-- KEYS[13]  parts    hash, the map of the partitions of the topic
 --
--- Returns {'ok', now, closed, unfinished, left}: 1 if it is closed and otherwise 0, the number of
--- unfinished jobs, and of all that must be gone before nobody serves the topic: unfinished jobs
--- (dead ones too), successors, done jobs, leases, tombs, parcels, flows, steps and notes.
+-- Returns {'ok', now, closed, unfinished, left, seal, counters}: 1 if it is closed and otherwise 0,
+-- the number of unfinished jobs, and of all that must be gone before nobody serves the topic:
+-- unfinished jobs (dead ones too), successors, done jobs, leases, tombs, parcels, flows, steps and
+-- notes. Its seal follows ('': none) and, if it is closed and has nothing left, its counters:
+-- names and numbers.
 -- Cost: O(1).
 -- Uses: now lease
 local pool, done, results, next, tombs = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local parcels, flows, steps, leases, notes = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local dead = KEYS[11]
+local dead, stats, parts = KEYS[11], KEYS[12], KEYS[13]
 
 local closed = redis.call('ZSCORE', tombs, '') and 1 or 0
 local unfinished = redis.call('HLEN', pool)
@@ -31,4 +35,13 @@ local left = math.max(unfinished, redis.call('ZCARD', dead)) + redis.call('HLEN'
 if redis.call('ZSCORE', leases, anchor()) then
   left = left - 1
 end
-return {'ok', now, closed, unfinished, left}
+local seal, counters = redis.call('HGET', parts, 'seal') or '', {}
+local cursor = redis.call('HLEN', stats) > 0 and closed == 1 and left == 0 and '0'
+while cursor do
+  local page = redis.call('HSCAN', stats, cursor, 'COUNT', 1000)
+  for _, word in ipairs(page[2]) do
+    counters[#counters + 1] = word
+  end
+  cursor = page[1] ~= '0' and page[1]
+end
+return {'ok', now, closed, unfinished, left, seal, counters}

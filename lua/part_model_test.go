@@ -1,6 +1,7 @@
 package lua_test
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -35,12 +36,12 @@ type partGame struct {
 	epoch  int      // a failover loses what was written in the present one
 	truth  part.Map // what is in Redis
 	made   map[int]part.Generation
-	maps   [4]part.Map       // of clients
-	served part.Map          // of the server
-	tasks  []func() bool     // calls of several steps, which report whether they are over
-	held   []partRun         // what the server runs
-	closed map[string]int    // place → the epoch of its closing
-	fell   map[string]bool   // places that have lost theirs
+	maps   [4]part.Map    // of clients
+	served part.Map       // of the server
+	tasks  []func() bool  // calls of several steps, which report whether they are over
+	held   []partRun      // what the server runs
+	closed map[string]int // place → the epoch of its closing
+	seals  int
 	has    map[string]partAt // place → what it has
 
 	// The numbers of the last calls after which an ID was live, absent, closed by a tomb, and not.
@@ -63,6 +64,7 @@ const (
 	noNewMap    = "no new map before an ID is not found"
 	reopened    = "a place that is retired is open again"
 	oneLook     = "a generation is retired when it was seen empty once"
+	unsealed    = "a place that was open between two looks is not noticed"
 )
 
 type partRun struct {
@@ -226,28 +228,55 @@ func (g *partGame) shut(place string) bool {
 	return was
 }
 
-// upkeep closes the places of a generation that is not the last, and retires it if they are empty.
+// upkeep closes the places of a generation that is not the last, and retires it if they are empty
+// and have been closed since they were sealed.
 func (g *partGame) upkeep() {
 	m := g.read()
 	if len(m) < 2 {
 		return
 	}
-	x, seen := m[g.pick(len(m)-1)], true
-	var steps []func()
+	x, seen, seals, seal := m[g.pick(len(m)-1)], true, map[string]bool{}, ""
+	var steps, more []func()
 	for _, place := range x.Names(g.topic) {
-		steps = append(steps, func() { seen = !g.shut(place) && seen }, func() { seen = g.hand(place).Empty() && seen })
+		steps = append(steps, func() {
+			r := must(g.hand(place).TryEmpty())
+			closed := r.Number(2) == 1
+			if seen = seen && closed && r.Number(4) == 0; !closed {
+				g.shut(place)
+			}
+			seals[r.Text(5)] = true
+		})
+		more = append(more, func() {
+			if seen && seal != "" {
+				if seen = must(g.hand(place).TrySeal(seal)).Number(2) == 0; !seen {
+					g.closed[place] = g.epoch
+				}
+				g.look(place)
+			}
+		})
 	}
-	steps = append(steps, func() { g.retire(m, x, seen) })
+	steps = append(steps, func() {
+		if g.mutant != unsealed && (len(seals) > 1 || seals[""]) {
+			g.seals++
+			seal = strconv.Itoa(g.seals)
+		}
+	})
+	steps = append(append(steps, more...), func() {
+		for one := range seals {
+			seal = cmp.Or(seal, one)
+		}
+		g.retire(m, x, seen, seal)
+	})
 	g.tasks = append(g.tasks, inSteps(steps))
 }
 
-func (g *partGame) retire(m part.Map, x part.Generation, seen bool) {
+func (g *partGame) retire(m part.Map, x part.Generation, seen bool, seal string) {
 	apart, times := time.Second, 1
 	if g.mutant == oneLook {
 		apart, times = 0, 2
 	}
 	for range times {
-		r, err := g.home().TryRetire(m.String(), x.Number, seen, apart)
+		r, err := g.home().TryLeave(m.String(), x.Number, seen, apart, seal, "")
 		require.NoError(g.t, err)
 		g.note("retire %s of %s, %v: %s", x, m, seen, r.Text(2))
 		if now := must(part.ParseMap(r.Text(2))); len(now) < len(g.truth) {
@@ -263,17 +292,17 @@ func (g *partGame) retire(m part.Map, x part.Generation, seen bool) {
 	}
 }
 
-// fall lets a place lose that it was closed, if that is the last thing that was written there.
+// fall lets a place lose that it was closed, and its seal, if nothing else was written there since.
 func (g *partGame) fall() {
 	places := slices.Sorted(maps.Keys(g.closed))
 	g.rng.Shuffle(len(places), func(i, j int) { places[i], places[j] = places[j], places[i] })
 	for _, place := range places {
 		at := g.has[place]
-		if g.closed[place] == g.epoch && !g.fell[place] && place != g.topic && len(at.jobs) == 0 && len(at.tombs) == 1 {
+		if g.closed[place] == g.epoch && place != g.topic && len(at.jobs) == 0 && len(at.tombs) == 1 {
 			g.note("%s falls back", place)
-			g.fell[place] = true
 			g.tally["falls"]++
-			require.NoError(g.t, g.rdb.ZRem(g.t.Context(), g.hand(place).Keys.Tombs, "").Err())
+			k := g.hand(place).Keys
+			require.NoError(g.t, g.rdb.Del(g.t.Context(), k.Tombs, k.Parts).Err())
 			g.look(place)
 			return
 		}
@@ -395,7 +424,7 @@ func playParts(t *testing.T, rdb redis.UniversalClient, seed uint64, play partPl
 	g := &partGame{
 		game: game{t: t}, partPlay: play, rng: rand.New(rand.NewPCG(seed, 3)), rdb: rdb, topic: "m",
 		names: map[string]*hand.Hand{"m": hand.New(t, rdb, redistest.Prefix(t), "m")}, epoch: 1,
-		made: map[int]part.Generation{part.Home: {Parts: 1}}, closed: map[string]int{}, fell: map[string]bool{}, has: map[string]partAt{}, tally: map[string]int{},
+		made: map[int]part.Generation{part.Home: {Parts: 1}}, closed: map[string]int{}, has: map[string]partAt{}, tally: map[string]int{},
 		lastLive: map[string]int{}, lastAbsent: map[string]int{}, lastShut: map[string]int{}, lastFree: map[string]int{},
 	}
 	for i := range 15 {
@@ -466,7 +495,7 @@ func TestPartModelWithFailovers(t *testing.T) {
 func TestPartModelFindsMutants(t *testing.T) {
 	t.Parallel()
 	redistest.Need(t)
-	for mutant, falls := range map[string]bool{newestFirst: false, noNewMap: false, reopened: false, oneLook: true} {
+	for mutant, falls := range map[string]bool{newestFirst: false, noNewMap: false, reopened: false, oneLook: true, unsealed: true} {
 		t.Run(mutant, func(t *testing.T) {
 			broken, _ := eachPartGame(t, redistest.Shared(t), 100, partPlay{moves: 1000, falls: falls, mutant: mutant})
 			require.NotEmpty(t, broken, "nobody has noticed")

@@ -306,12 +306,33 @@ func TestPartWaitInAClosedPlace(t *testing.T) {
 		before := redistest.Dump(t, h.RDB, h.Prefix())
 		for _, verb := range []string{hand.Register, hand.Look} {
 			require.Equal(t, "a", h.Wait("me", "none", "", verb))
+			require.Equal(t, "A", h.Wait("me", "none", "nonce---", verb), "it is not to be enqueued here")
 			require.Equal(t, before, redistest.Dump(t, h.RDB, h.Prefix()), "nobody is registered")
 		}
-		require.Equal(t, "p", h.Wait("me", "none", "nonce---", hand.Look), "whoever knows the nonce has asked the right place")
+		require.Equal(t, "h", h.Wait("me", "here", "nonce---", hand.Look), "the ID is not free here")
 		require.Equal(t, "l", h.Wait("me", "here", "", hand.Register)[:1])
 		require.NoError(t, just(h.TryCancel("here")))
 		require.Equal(t, "a", h.Wait("me", "here", "", hand.Look))
+	})
+}
+
+// A done job that is kept in a closed place has left its ID to later generations. Who waits for the
+// incarnation itself learns of its end, and who gives no nonce learns that it is not all.
+func TestPartWaitForADoneJobOfAClosedPlace(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		head, tail := h.Record("+0", 3_600_000)
+		require.NoError(t, just(h.TrySend(false, []any{"done", head, tail, "+0"})))
+		require.Equal(t, "o", h.Ack(h.TakeOne("done")))
+		open := h.Wait("me", "done", "", hand.Register)
+		require.Equal(t, "e"+head[:8], open[:9])
+		require.True(t, h.Close())
+		before := redistest.Dump(t, h.RDB, h.Prefix())
+		for _, verb := range []string{hand.Register, hand.Look} {
+			require.Equal(t, "k"+open[1:], h.Wait("me", "done", "", verb))
+			require.Equal(t, open, h.Wait("me", "done", head[:8], verb))
+			require.Equal(t, "A", h.Wait("me", "done", "nonce---", verb))
+		}
+		require.Equal(t, before, redistest.Dump(t, h.RDB, h.Prefix()), "nobody is registered")
 	})
 }
 

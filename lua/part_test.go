@@ -72,6 +72,7 @@ func TestPartitionNeedsTheSettingsThatWereRead(t *testing.T) {
 		require.Zero(t, h.RDB.Exists(t.Context(), other.Keys.Meta).Val(), "there was nothing to change")
 		for name, set := range partSettings {
 			h := NewHand(t, h.RDB, h.Prefix(), name)
+			require.NoError(t, just(h.tryClaim("", 0)))
 			require.NoError(t, errorsOf(just(h.TryPause("pause", "other", 0)), just(h.TryHold(time.Minute)), just(h.tryRule("ruled", "2")), just(h.TryKeyHold("held", 60000, 10))))
 			r, err := h.TryPartition("none", "1:1", "")
 			require.NoError(t, err)
@@ -80,7 +81,7 @@ func TestPartitionNeedsTheSettingsThatWereRead(t *testing.T) {
 			require.NoError(t, set(h), name)
 			want := []any{"made", "0:1 1:2", read, "1"}
 			if !strings.HasPrefix(name, "nothing") {
-				want = []any{"changed", "", "5", "0"}
+				want = []any{"changed", "", "5", "1"}
 				require.NoError(t, just(h.Last()), "sent again, it counts once")
 			}
 			r, err = h.TryPartition("", "0:1 1:2", read)
@@ -120,6 +121,7 @@ func blank(fields map[string]string) map[string]string {
 // one, unless somebody has set the limits since they were read.
 func TestPartSharesOfLimits(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
+		require.NoError(t, just(h.tryClaim("", 0))) // from now on, settings are counted
 		const whole, half, third = "6 0 0 0 0 0", "3 0 0 0 0 0", "2 0 0 0 0 0"
 		share := func(flow, shared, verb string) string {
 			t.Helper()
@@ -144,6 +146,41 @@ func TestPartSharesOfLimits(t *testing.T) {
 		require.Equal(t, "8 0 0 0 0 0", share("0 0 0 0 0 0", "", "set"))
 		is("0 0 0 0 0 0", nil)
 		require.Equal(t, "2", h.RDB.HGet(t.Context(), h.Keys.Meta, "changes").Val())
+	})
+}
+
+// A server gives a place its share only if nobody has set limits since it has read them.
+func TestPartShare(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		require.NoError(t, just(h.tryClaim("", 0))) // from now on, settings are counted
+		const whole, half, third = "6 0 0 0 0 0", "3 0 0 0 0 0", "2 0 0 0 0 0"
+		give := func(done int64, had ...string) {
+			t.Helper()
+			r, err := h.TryDivide(had[0], had[1], had[2], had[3])
+			require.Equal(t, []any{done}, answers(t, r, err))
+		}
+		is := func(flow, shared any) {
+			t.Helper()
+			require.Equal(t, []any{flow, shared}, h.RDB.HMGet(t.Context(), h.Keys.Meta, "flow", "shared").Val())
+		}
+		bell := h.listen("")
+		give(0, whole, "", half, whole)
+		is(nil, nil)
+		require.Empty(t, bell.heard())
+		give(1, "", "", half, whole)
+		is(half, whole)
+		require.Equal(t, []string{"resume 0 5 topic"}, bell.heard())
+		require.Equal(t, "1", h.RDB.HGet(t.Context(), h.Keys.Sizes, "limits").Val())
+		give(0, "", "", third, whole)
+		give(1, half, whole, third, whole)
+		is(third, whole)
+		give(1, third, whole, whole, "")
+		is(whole, whole)
+
+		require.NoError(t, just(h.TryShare("8 0 0 0 0 0", "", "set"))) // by a client that knows no partitions
+		give(0, whole, whole, half, whole)
+		is("8 0 0 0 0 0", nil)
+		require.Equal(t, "1", h.RDB.HGet(t.Context(), h.Keys.Meta, "changes").Val(), "a server has set nothing")
 	})
 }
 
@@ -183,7 +220,7 @@ func TestPartEmpty(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			eachHand(t, func(t *testing.T, h *Hand) {
-				seen := func() []any { r, err := h.TryEmpty(); return answers(t, r, err) }
+				seen := func() []any { r, err := h.TryEmpty(); return answers(t, r, err)[:3] }
 				require.Equal(t, []any{int64(0), int64(0), int64(0)}, seen())
 				require.False(t, h.Empty(), "it is open")
 				require.True(t, h.Close())
@@ -215,7 +252,7 @@ func TestPartEmptyWithLeases(t *testing.T) {
 		h.Put("+0", "a", "b")
 		held := h.Take(2, time.Minute)
 		r, err := h.TryEmpty()
-		require.Equal(t, []any{int64(0), int64(2), int64(4)}, answers(t, r, err))
+		require.Equal(t, []any{int64(0), int64(2), int64(4), "", []any{}}, answers(t, r, err))
 		require.Equal(t, "oo", h.Ack(held...))
 		require.True(t, h.Close())
 		require.True(t, h.Empty())
@@ -272,15 +309,15 @@ func (h *Hand) past() string {
 	return r.Text(4)
 }
 
-// For eight days, the generations that have left the map are known: at most 100.
+// For 30 days, the generations that have left the map are known: at most 100.
 func TestPartRetirePast(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		now := h.RDB.Time(t.Context()).Val()
 		var before, want []string
 		for i := range 120 {
-			at := now.Add(-time.Duration(i%10) * 24 * time.Hour)
+			at := now.Add(-time.Duration(i%40) * 24 * time.Hour)
 			before = append(before, fmt.Sprintf("%d:1@%d", i, at.UnixMilli()))
-			if at.After(now.Add(-8 * 24 * time.Hour)) {
+			if at.After(now.Add(-30 * 24 * time.Hour)) {
 				want = append(want, before[i])
 			}
 		}
@@ -327,6 +364,94 @@ func TestPartRetireRestoresALostMap(t *testing.T) {
 	})
 }
 
+// tryClaim is one call of the partition script that claims a number.
+func (h *Hand) tryClaim(expected string, floor int) (script.Reply, error) {
+	return h.Run(script.Partition, h.Series.Next(), expected, expected, "", script.ControlChannel(h.Prefix()), h.Keys.Topic, "claim", floor)
+}
+
+// trySet is one call of the partition script by a caller that has claimed a number.
+func (h *Hand) trySet(expected, next string, claimed int) (script.Reply, error) {
+	return h.Run(script.Partition, h.Series.Next(), expected, next, "", script.ControlChannel(h.Prefix()), h.Keys.Topic, "set", claimed)
+}
+
+// A number is claimed once, and who has claimed one that is not the last any more sets no map.
+func TestPartitionClaims(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ask := func(r script.Reply, err error) []any { t.Helper(); return answers(t, r, err) }
+		bell := h.listen("")
+		require.Equal(t, []any{"made", "", "0", "1"}, ask(h.tryClaim("", 0)))
+		require.Equal(t, []any{"made", "", "0", "1"}, ask(h.Last()), "sent again")
+		require.Equal(t, []any{"made", "", "0", "2"}, ask(h.tryClaim("", 0)))
+		require.Equal(t, []any{"", "2", ""}, ask(h.TryMap()), "it has no partitions yet")
+		require.Empty(t, bell.heard())
+		require.Equal(t, []any{"other", "", "0", "2"}, ask(h.trySet("", "0:1 1:3", 1)))
+		require.Equal(t, []any{"made", "0:1 2:3", "0", "2"}, ask(h.trySet("", "0:1 2:3", 2)))
+		require.Len(t, bell.heard(), 1)
+		require.Equal(t, []any{"other", "0:1 2:3", "0", "2"}, ask(h.tryClaim("", 0)))
+		require.Equal(t, []any{"made", "0:1 2:3", "0", "8"}, ask(h.tryClaim("0:1 2:3", 7)))
+		require.Equal(t, []any{"made", "0:1 2:3", "0", "9"}, ask(h.tryClaim("0:1 2:3", 7)))
+	})
+}
+
+// A place tells its seal, the last one that it was given. If it is closed and empty, it tells its
+// counters too.
+func TestPartSeal(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.Put("+0", "a")
+		require.Equal(t, "o", h.Ack(h.Take(1, time.Minute)...))
+		seen := func() []any { t.Helper(); r, err := h.TryEmpty(); return answers(t, r, err) }
+		require.Equal(t, []any{int64(0), int64(0), int64(0), "", []any{}}, seen(), "it is open")
+		r, err := h.TrySeal("x")
+		require.Equal(t, []any{int64(1)}, answers(t, r, err), "it was open")
+		got := seen()
+		require.Equal(t, "x", got[3])
+		require.ElementsMatch(t, []any{"enqueued", "1", "taken", "1", "acked", "1"}, got[4])
+		r, err = h.TrySeal("y")
+		require.Equal(t, []any{int64(0)}, answers(t, r, err))
+		require.False(t, h.Close())
+		require.Equal(t, "y", seen()[3])
+		require.NoError(t, h.RDB.ZAdd(t.Context(), h.Keys.Tombs, redis.Z{Score: 9e12, Member: "a"}).Err())
+		require.Equal(t, []any{int64(1), int64(0), int64(1), "y", []any{}}, seen(), "counters are told of empty places")
+		require.Equal(t, map[string]string{"seal": "y"}, h.RDB.HGetAll(t.Context(), h.Keys.Parts).Val())
+	})
+}
+
+// A generation whose seal is another one than at the first look has been open in between, and it
+// begins anew. When it leaves the map, its counters are added to those of the home, once.
+func TestPartRetireSealed(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		const all = "0:1 1:3 2:4k"
+		require.NoError(t, just(h.TryPartition("", all, "")))
+		require.NoError(t, h.RDB.HSet(t.Context(), h.Keys.Stats, "acked", 5).Err())
+		leave := func(expected, seal string) string {
+			t.Helper()
+			r, err := h.TryLeave(expected, 1, true, time.Second, seal, "acked 7 buried 2")
+			return answers(t, r, err)[0].(string)
+		}
+		for _, seal := range []string{"a", "b", ""} {
+			require.Equal(t, all, leave(all, seal), "%q is new", seal)
+			h.HastenParts(time.Hour)
+		}
+		require.Equal(t, all, leave(all, "c"))
+		require.Equal(t, map[string]string{"acked": "5"}, h.RDB.HGetAll(t.Context(), h.Keys.Stats).Val())
+		h.HastenParts(time.Hour)
+		require.Equal(t, "0:1 2:4k", leave(all, "c"))
+		added := map[string]string{"acked": "12", "buried": "2"}
+		require.Equal(t, added, h.RDB.HGetAll(t.Context(), h.Keys.Stats).Val())
+		require.NoError(t, just(h.Last()), "the reply was lost")
+		other := NewHand(t, h.RDB, h.Prefix(), "topic")
+		for _, expected := range []string{all, "0:1 2:4k"} {
+			for range 2 {
+				r, err := other.TryLeave(expected, 1, true, time.Second, "c", "acked 7 buried 2")
+				require.Equal(t, []any{"0:1 2:4k"}, answers(t, r, err))
+				h.HastenParts(time.Hour)
+			}
+		}
+		require.Equal(t, added, h.RDB.HGetAll(t.Context(), h.Keys.Stats).Val())
+		require.ElementsMatch(t, []string{"map", "last", "past"}, h.RDB.HKeys(t.Context(), h.Keys.Parts).Val())
+	})
+}
+
 // partCalls are the calls of the scripts about partitions.
 var partCalls = map[string]func(h *Hand) (script.Reply, error){
 	"partition":  func(h *Hand) (script.Reply, error) { return h.TryPartition("0:1 1:3", "0:1 1:3 2:2", "0") },
@@ -336,6 +461,9 @@ var partCalls = map[string]func(h *Hand) (script.Reply, error){
 	"part_retire": func(h *Hand) (script.Reply, error) {
 		return h.TryRetire("0:1 1:3", 0, true, 0)
 	},
+	"part_share":        func(h *Hand) (script.Reply, error) { return h.TryDivide("", "", "3 0 0 0 0 0", "9 0 0 0 0 0") },
+	"part_close sealed": func(h *Hand) (script.Reply, error) { return h.TrySeal("seal") },
+	"partition claims":  func(h *Hand) (script.Reply, error) { return h.tryClaim("0:1 1:3", 7) },
 }
 
 func TestPartScriptsSentTwice(t *testing.T) {
@@ -343,6 +471,7 @@ func TestPartScriptsSentTwice(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
 		for name, call := range partCalls {
 			t.Run(name, func(t *testing.T) {
+				name, _, _ := strings.Cut(name, " ")
 				h := NewHand(t, rdb, redistest.Prefix(t), "topic")
 				require.NoError(t, just(h.TryPartition("", "0:1 1:3", "")))
 				first, err := call(h)
@@ -351,7 +480,7 @@ func TestPartScriptsSentTwice(t *testing.T) {
 				for _, between := range []func(){
 					func() {},
 					func() {
-						if !script.All[slices.IndexFunc(script.All, func(s *script.Script) bool { return s.Name == name })].Reads && name != "part_empty" {
+						if !script.All[slices.IndexFunc(script.All, func(s *script.Script) bool { return s.Name == name })].Reads && name != "part_empty" && name != "part_share" {
 							other.Close()
 							require.NoError(t, errorsOf(just(other.TryRetire(other.Map(), 0, true, 0)), just(other.TryRetire(other.Map(), 0, true, 0))))
 						}
@@ -374,7 +503,8 @@ func TestPartScriptsMeetAWrongType(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
 		for name, call := range partCalls {
-			for _, key := range keysIn(t, name) {
+			file, _, _ := strings.Cut(name, " ")
+			for _, key := range keysIn(t, file) {
 				if key == "operator" {
 					continue
 				}

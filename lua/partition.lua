@@ -12,15 +12,24 @@
 --                    before it copied the settings of the topic to new partitions. '': any
 -- ARGV[5]  channel   the control channel
 -- ARGV[6]  topic     the topic's name, for the control channel
+-- ARGV[7]  verb      set. Or claim: the map stays as it is, and last becomes one more than it is
+--                    and than the floor
+-- ARGV[8]  floor     a number. With set, last must be that: nobody has claimed a number since the
+--                    caller has. '': any
 --
--- Returns {'ok', now, answer, map, changes, last}. answer is made, or other if the map is not the
--- expected one, or changed if the settings have changed: then nothing was done. map, changes and
--- last are as they are now. last is the highest number that a generation has had.
+-- Each attempt to divide a topic claims a number, so no two have partitions of the same names: what
+-- one leaves behind that has failed, no other uses.
+--
+-- Returns {'ok', now, answer, map, changes, last}. answer is made, or other if the map or last is
+-- not the expected one, or changed if the settings have changed: then nothing was done. map,
+-- changes and last are as they are now. last is the highest number that a generation has had, or
+-- that was claimed for one.
 -- Cost: O(1).
 -- Uses: now receipt control
 local parts, meta, receipt, operator = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local number, expected, map, changes = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local channel, topic = ARGV[5], ARGV[6]
+local verb, floor = ARGV[7], tonumber(ARGV[8])
 
 local told = replay(receipt, number)
 if told then
@@ -29,12 +38,20 @@ if told then
 end
 local known = redis.call('HMGET', parts, 'map', 'last')
 local had, last = known[1] or '', tonumber(known[2] or nil) or 0
-local settings = redis.call('HGET', meta, 'changes') or '0'
+local settings = redis.call('HGET', meta, 'changes') or ''
 local answer = 'made'
-if had ~= expected then
+if had ~= expected or verb == 'set' and floor and floor ~= last then
   answer = 'other'
-elseif changes ~= '' and changes ~= settings then
+elseif changes ~= '' and changes ~= (settings ~= '' and settings or '0') then
   answer = 'changed'
+elseif verb == 'claim' then
+  last = math.max(last, floor or 0) + 1
+  redis.call('HDEL', parts, '') -- after a deletion, the script can write at maxmemory
+  redis.call('HSET', parts, 'last', string.format('%.0f', last))
+  if settings == '' then
+    redis.call('HSET', meta, 'changes', 0) -- from now on they are counted
+    settings = '0'
+  end
 else
   for n in string.gmatch(map, '(%d+):') do
     last = math.max(last, tonumber(n))
@@ -44,6 +61,6 @@ else
   nudge(channel, 'parts', topic, 0, '')
   had = map
 end
-last = string.format('%.0f', last)
+last, settings = string.format('%.0f', last), settings ~= '' and settings or '0'
 remember(receipt, number, table.concat({answer, settings, last, had}, ' '))
 return {'ok', now, answer, had, settings, last}

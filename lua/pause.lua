@@ -21,7 +21,7 @@
 -- (others have most pauses: nothing was done). before has the pauses that the call has ended or
 -- replaced, in the same format.
 -- Cost: O(1).
--- Uses: now receipt retold control
+-- Uses: now receipt retold control noted
 local meta, receipt, operator = KEYS[1], KEYS[2], KEYS[3]
 local number, verb, by, period, reason = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local most, channel, topic = tonumber(ARGV[6]), ARGV[7], ARGV[8]
@@ -78,7 +78,7 @@ if before[1] and (#pauses == 0
   nudge(channel, 'resume', topic, 0, '')
 end
 if before[1] or before[3] or #pauses > 0 then
-  redis.pcall('HINCRBY', meta, 'changes', 1)
+  note_change(meta)
 end
 local state = #pauses > 0 and 'paused' or 'running'
 remember(receipt, number, state .. ' ' .. over)

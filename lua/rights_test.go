@@ -245,6 +245,9 @@ var deeds = []deed{
 	{"Partition", unserved, func(c *caller) error {
 		return errors.Join(just(c.hand.TryPartition("another", "0:1", "")), c.Partition(c.ctx, c.topic, 2))
 	}},
+	{"Partition", lostMap, func(c *caller) error {
+		return errors.Join(just(c.hand.TryPartition("another", "0:1", "")), c.Partition(c.ctx, c.topic, 2))
+	}},
 	{"Hold", nil, func(c *caller) error { return c.Hold(c.ctx, c.topic, time.Millisecond, "why") }},
 	{"EndHold", nil, func(c *caller) error { return c.EndHold(c.ctx, c.topic) }},
 	{"HoldKey", nil, func(c *caller) error { return c.HoldKey(c.ctx, c.topic, "key", time.Millisecond) }},
@@ -400,11 +403,28 @@ var chores = []deed{
 	}},
 }
 
+// lostMap divides a topic, and loses its map.
+func lostMap(admin *Hand) {
+	unserved(admin)
+	c := delayq.NewClient(admin.RDB, delayq.Prefix(admin.Prefix()))
+	require.NoError(admin.T, c.Partition(admin.T.Context(), admin.Keys.Topic, 1))
+	require.NoError(admin.T, admin.RDB.Del(admin.T.Context(), admin.Keys.Parts).Err())
+}
+
 // tendsParts looks after the places of a topic.
 func tendsParts(c *caller) error {
 	err := errors.Join(just(c.hand.TryMap()), just(c.hand.TryClose()), just(c.hand.TryEmpty()))
 	for _, known := range []string{"0:1 1:2", "0:1 1:2", "0:1 1:2", "1:2"} { // it restores the map first
 		err = errors.Join(err, just(c.hand.TryRetire(known, 0, true, 0)))
+	}
+	gone := NewHand(c.hand.T, c.hand.RDB, c.hand.Prefix(), "gone#1.0.a")
+	err = errors.Join(err, just(gone.TrySeal("seal")), just(gone.TryEmpty()))
+	err = errors.Join(err, just(gone.TryDivide("", "", "3 0 0 0 0 0", "9 0 0 0 0 0")))
+	for range 3 {
+		err = errors.Join(err, just(c.hand.TryLeave("1:2 2:3", 1, true, 0, "seal", "acked 1")))
+	}
+	for _, key := range []string{gone.Keys.Stats, gone.Keys.Undelivered, gone.Keys.Meta, gone.Keys.Sizes} {
+		err = errors.Join(err, c.hand.RDB.PExpire(c.ctx, key, time.Hour).Err())
 	}
 	return err
 }

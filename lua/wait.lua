@@ -25,7 +25,10 @@
 -- ended. h: another job has the ID. p: no job has the ID, and the end of one with the nonce is not
 -- known. After both the client is registered too, if it asked for that; H and P instead: it is not,
 -- as with v. g: there is no such job, and no nonce was given. a: the same, and the topic is a
--- closed place of one that has partitions. Empty after -.
+-- closed place of one that has partitions. k, nonce and outcome: as e, but no nonce was given, the
+-- job is done and kept, and the place is closed: another partition can have a later job with the
+-- ID. A: a nonce was given, no job has the ID, and the place is closed; the client is not
+-- registered. Empty after -.
 -- A client is registered at maxmemory too.
 -- Cost: O(jobs).
 -- Uses: now successor wait
@@ -88,11 +91,13 @@ local function answer(id, wanted, verb)
   end
   local last, how = kept(id)
   if last and (last == wanted or wanted == '') then
-    return 'e' .. last .. how
+    return (wanted == '' and redis.call('ZSCORE', tombs, '') and 'k' or 'e') .. last .. how
   elseif outcome then
     return 'e' .. wanted .. outcome
   elseif wanted == '' then
     return redis.call('ZSCORE', tombs, '') and 'a' or 'g'
+  elseif not nonce and redis.call('ZSCORE', tombs, '') then
+    return 'A'
   end
   local unknown = nonce and 'h' or 'p'
   local waits = verb == '?' or register(notes, id, wanted, name)

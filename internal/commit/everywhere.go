@@ -14,44 +14,38 @@ import (
 // A Place is a topic that has jobs of a topic: the home, or a partition.
 type Place struct {
 	Keys      *script.Keys
-	Index, Of int  // its number among the places of the map, which share the limits; Of 0: it has no share
+	Index, Of int  // its number among the places that share the limits
 	ByID      bool // a partition that can have any key
 }
 
 // mostFailures is how many failed places an error names.
 const mostFailures = 10
 
-// Places returns the places of a topic, the home first.
+// Places returns the places of a topic, the home first. They share the limits of the topic. So does
+// a home that has left the map: the jobs of schedules run there.
 func Places(prefix, topic string, m part.Map) []Place {
-	list := []Place{{Keys: script.NewKeys(prefix, topic), Of: 1}}
-	if len(m) == 0 {
-		return list
-	}
-	n := 0
-	for _, g := range m {
-		n += g.Parts
-	}
-	at := 0
-	if m[0].Number == part.Home {
-		at = 1
-	}
-	list[0].Of = at * n
+	list := []Place{{Keys: script.NewKeys(prefix, topic)}}
 	for _, g := range m {
 		if g.Number == part.Home {
 			continue
 		}
 		for _, name := range g.Names(topic) {
-			list = append(list, Place{Keys: script.NewKeys(prefix, name), Index: at, Of: n, ByID: !g.ByKey && g.Parts > 1})
-			at++
+			list = append(list, Place{Keys: script.NewKeys(prefix, name), Index: len(list), ByID: !g.ByKey && g.Parts > 1})
 		}
+	}
+	for i := range list {
+		list[i].Of = len(list)
 	}
 	return list
 }
 
-// Everywhere calls act for each place of a topic, several at a time. Partitions that are added
-// meanwhile follow: with afresh, because the number of places matters, together with all others.
-// The error says which places have failed.
-func (c *Groups) Everywhere(ctx context.Context, topic string, afresh bool, act func(ctx context.Context, p Place) error) error {
+// Everywhere calls act for each place of a topic, several at a time, unless one of them does not
+// fit: then it returns that error. Partitions that are added meanwhile follow: with afresh, because
+// the number of places matters, together with all others. The error of act says which places have
+// failed.
+func (c *Groups) Everywhere(
+	ctx context.Context, topic string, afresh bool, fits func(p Place) error, act func(ctx context.Context, p Place) error,
+) error {
 	m, err := c.ReadMap(ctx, topic)
 	if err != nil {
 		return err
@@ -60,6 +54,9 @@ func (c *Groups) Everywhere(ctx context.Context, topic string, afresh bool, act 
 	for {
 		var list []Place
 		for _, p := range Places(c.Prefix, topic, m) {
+			if err := fits(p); err != nil {
+				return err
+			}
 			if !acted[p.Keys.Topic] {
 				acted[p.Keys.Topic] = true
 				list = append(list, p)
@@ -70,7 +67,7 @@ func (c *Groups) Everywhere(ctx context.Context, topic string, afresh bool, act 
 		}
 		now, err := c.ReadMap(ctx, topic)
 		if err != nil {
-			return err
+			return c.unsure(err) // there may be places in which nothing was done
 		}
 		if now.String() == m.String() {
 			return nil
@@ -113,8 +110,12 @@ func eachPlace(ctx context.Context, list []Place, act func(ctx context.Context, 
 	return fmt.Errorf("%d of %d partitions: %w", n, len(list), errors.Join(first...))
 }
 
-// placed says of which partition an error is.
+// placed says of which partition an error is, if it does not say so itself.
 func placed(place string, err error) error {
+	var at *script.Place
+	if errors.As(err, &at) && at.Topic == place {
+		return err
+	}
 	if _, g, i, ok := part.Split(place); ok && err != nil {
 		return fmt.Errorf("partition %d of generation %d: %w", i, g, err)
 	}

@@ -199,7 +199,7 @@ func readRows(g *Group, list []*Op, r script.Reply) {
 			o.Row[column] = r.List(2 + column).Text(i)
 		}
 		letter := byte(0)
-		if r.Number(2+rowColumns) == 1 && noJob(o.Row) {
+		if r.Number(2+rowColumns) == 1 && o.Row[rowRecord] == "" {
 			letter = script.LetterElsewhere
 		}
 		o.answer(r.Now(), letter)
@@ -215,3 +215,8 @@ const (
 
 // noJob reports whether the columns of a job say that there is none.
 func noJob(row []string) bool { return row[rowRecord] == "" && row[rowResult] == "" }
+
+// over reports whether a get has found a job that is done and kept.
+func (o *Op) over() bool {
+	return o.Kind == Get && o.settled && o.Err == nil && o.Row[rowRecord] == "" && o.Row[rowResult] != ""
+}

@@ -1,6 +1,7 @@
 package commit
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -11,9 +12,13 @@ import (
 	"github.com/delayq/delayq/internal/script"
 )
 
-// Settings are the bounds that the scripts of settings are told.
+// Settings are the bounds that the scripts of settings are told, and what decides whether a topic
+// can be divided by ID.
 type Settings struct {
 	Pauses, KeyLimits, HeldKeys int
+
+	// ByID returns an error if keys have limits, by the fields flow and limited of meta.
+	ByID func(flow, limited string) error
 }
 
 // Pause calls the script for pauses of a place, with its verb. The time is in ms; 0: no end.
@@ -41,14 +46,20 @@ const pageOfKeys = 1000
 
 // copySettings gives the new partitions of a topic what operators have set for it: pauses, the
 // hold, and the limits, holds and pauses of keys. It returns the number of changes of the settings
-// before it read them.
+// before it read them, as the partition script is told it.
 func (c *Groups) copySettings(ctx context.Context, topic string, g part.Generation, most Settings) (changes string, err error) {
 	home := script.NewKeys(c.Prefix, topic)
-	fields, err := c.Redis.HMGet(ctx, home.Meta, "changes", "pauses", "hold", "holdby", "holdwhy").Result()
+	fields, err := c.Redis.HMGet(ctx, home.Meta, "changes", "pauses", "hold", "holdby", "holdwhy", "flow", "limited").Result()
 	if err != nil {
 		return "", c.Scripts.Blame(ctx, err, home.Meta)
 	}
 	text := func(i int) string { s, _ := fields[i].(string); return s }
+	if !g.ByKey {
+		if err := most.ByID(text(5), text(6)); err != nil { // they were set since it was asked first
+			return "", err
+		}
+	}
+	changes = cmp.Or(text(0), "0")         // nothing was ever set
 	now, err := c.Redis.Time(ctx).Result() // a Cluster asks any node; clocks that differ make an end differ
 	if err != nil {
 		return "", err
@@ -82,7 +93,7 @@ func (c *Groups) copySettings(ctx context.Context, topic string, g part.Generati
 	if err := c.copyKeys(ctx, topic, g, at, most); err != nil {
 		return "", fmt.Errorf("copy the settings of keys: %w", err)
 	}
-	return text(0), nil
+	return changes, nil
 }
 
 // A keySetting is what is set for a key.

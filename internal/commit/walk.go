@@ -12,7 +12,8 @@ import (
 // A walk carries out operations of a topic wherever its jobs are. A place that is closed and does
 // not have a job says elsewhere. Then the operation goes to the next generation. The oldest comes
 // first: a job can be in a later one only if all earlier ones are closed to its ID, for good. So
-// the first other answer is true, however old the map is.
+// the first other answer is true, however old the map is. A done job that is kept does not have its
+// ID any more: a get that finds one in a closed place goes on, too.
 type walk struct {
 	all   *Groups
 	ctx   context.Context
@@ -22,6 +23,8 @@ type walk struct {
 	home  bool                           // the home was asked
 
 	inTurn bool // the places of a generation are asked one after the other
+
+	kept map[*Op][]string // done jobs that gets have found in closed places
 }
 
 // elsewhere reports whether a place has said that the job is not there and cannot be.
@@ -43,6 +46,7 @@ func (w *walk) carry(list []*Op, begun bool) {
 	if w.asked = -1; begun {
 		w.asked, w.home = part.Home, true
 	}
+	defer w.end(list)
 	m, fresh := w.all.maps.of(w.topic), false
 	for len(list) > 0 {
 		g, more := w.next(m)
@@ -57,6 +61,9 @@ func (w *walk) carry(list []*Op, begun bool) {
 		}
 		var err error
 		if m, err = w.all.ReadMap(w.ctx, w.topic); err != nil {
+			if m = w.all.maps.of(w.topic); w.asked < 0 && len(m) > 0 {
+				continue // it was too old, and is as true as ever
+			}
 			settleAll(list, script.Unsent(err))
 			return
 		}
@@ -99,6 +106,7 @@ func (w *walk) ask(g part.Generation, list []*Op) {
 	names := g.Names(w.topic)
 	spread := make(map[*Op][]*Op)
 	for _, o := range list {
+		w.keep(o, o)
 		o.again()
 		if !g.ByKey || o.key() != "" || o.Fresh != nil || g.Parts == 1 {
 			add(names[g.Index(o.ID, o.key())], o)
@@ -152,24 +160,32 @@ func (o *Op) twin() *Op {
 }
 
 // join takes the outcome of the one of the twins that has found the job: or of one that has failed,
-// or of one that is closed.
+// or of one that is closed. An unfinished job comes before a done one. If a place is closed to the
+// ID, a done one in another place is not the last word.
 func (o *Op) join(twins []*Op) {
-	best, rank := (*Op)(nil), -1
+	best, rank, closed := (*Op)(nil), -1, false
 	for _, one := range twins {
+		closed = closed || one.elsewhere()
 		now := 1 // absent
 		switch {
 		case one.Err != nil:
+			now = 4
+		case one.elsewhere() && one.over():
 			now = 3
 		case one.elsewhere():
 			now = 2
+		case one.over():
+			now = 5
 		case !one.absent():
-			now = 4
+			now = 6
 		}
 		if now > rank {
 			best, rank = one, now
 		}
 	}
-	o.take(best)
+	if o.take(best); closed && o.over() {
+		o.Letter = script.LetterElsewhere
+	}
 }
 
 // take takes the outcome of a twin.
@@ -184,6 +200,58 @@ func (o *Op) absent() bool {
 	return o.Letter == script.LetterGone || o.Kind == Get && noJob(o.Row)
 }
 
+// keep remembers the done job that a get has found in a closed place. Later generations can have
+// another job with the ID. If none has, this one is the answer. at is the operation or its twin.
+func (w *walk) keep(o, at *Op) {
+	if !at.elsewhere() || !at.over() {
+		return
+	}
+	if w.kept == nil {
+		w.kept = make(map[*Op][]string)
+	}
+	w.kept[o] = at.Row
+}
+
+// end is what remains to be done when the generations have answered.
+func (w *walk) end(list []*Op) {
+	w.tryHome(list)
+	for o, row := range w.kept {
+		if o.settled && o.Err == nil && o.absent() {
+			o.Row, o.Letter = row, 0
+		}
+	}
+}
+
+// tryHome asks the home for jobs that no generation has, if it was not asked: it has left the map,
+// and has the jobs of schedules.
+func (w *walk) tryHome(list []*Op) {
+	if w.home {
+		return
+	}
+	var absent, twins []*Op
+	for _, o := range list {
+		if o.Fresh == nil && o.settled && o.Err == nil && o.absent() {
+			one := o.twin()
+			one.again()
+			absent, twins = append(absent, o), append(twins, one)
+		}
+	}
+	if len(twins) == 0 {
+		return
+	}
+	w.send(w.topic, twins)
+	for i, one := range twins {
+		switch o := absent[i]; {
+		case one.elsewhere():
+			if w.kept[o] == nil {
+				w.keep(o, one)
+			}
+		case one.Err != nil || !one.absent():
+			o.take(one)
+		}
+	}
+}
+
 // nowhere settles operations that no generation has answered. A client of a release without
 // partitions does not know the map, and stores jobs at home even if that is closed.
 func (w *walk) nowhere(list []*Op) {
@@ -191,6 +259,7 @@ func (w *walk) nowhere(list []*Op) {
 		var known []*Op
 		for _, o := range list {
 			if o.Fresh == nil {
+				w.keep(o, o)
 				o.again()
 				known = append(known, o)
 			}
@@ -205,6 +274,7 @@ func (w *walk) nowhere(list []*Op) {
 		case o.Fresh != nil:
 			o.Settle(errClosed)
 		default:
+			w.keep(o, o)
 			o.Letter = script.LetterGone
 		}
 	}

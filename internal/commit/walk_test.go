@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -16,7 +17,7 @@ import (
 	"github.com/delayq/delayq/internal/script"
 )
 
-var fewSettings = Settings{Pauses: 16, KeyLimits: 100, HeldKeys: 100}
+var fewSettings = Settings{Pauses: 16, KeyLimits: 100, HeldKeys: 100, ByID: func(string, string) error { return nil }}
 
 // eachParted runs a test on each backend, with a function that gives the topic other partitions.
 func eachParted(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient, prefix string, resize func(n int, byKey bool))) {
@@ -168,7 +169,7 @@ func TestPlansOfPartitions(t *testing.T) {
 		resize(4, false)
 		require.Equal(t, letters, send(newCaller(rdb, prefix)))
 		home := script.NewKeys(prefix, "topic")
-		require.NoError(t, rdb.HSet(ctx, home.Parts, "map", "2:4", "past", "0:1@1 1:3@2").Err())
+		require.NoError(t, rdb.HSet(ctx, home.Parts, "map", "2:4", "past", fmt.Sprintf("0:1@1 1:3@%d", time.Now().UnixMilli())).Err())
 		require.Equal(t, letters, send(newCaller(rdb, prefix)))
 		require.Equal(t, letters, send(live), "which knows an old map")
 		m, err := live.ReadMap(ctx, "topic")
@@ -198,7 +199,7 @@ func TestLostCallOfAPartition(t *testing.T) {
 	})
 }
 
-// The places of a map share the limits; the home does if it has jobs yet.
+// The places of a map share the limits, and so does the home.
 func TestPlacesShare(t *testing.T) {
 	m := part.Map{{Number: 0, Parts: 1}, {Number: 2, Parts: 2}, {Number: 3, Parts: 2, ByKey: true}}
 	var got []string
@@ -206,7 +207,7 @@ func TestPlacesShare(t *testing.T) {
 		got = append(got, fmt.Sprint(p.Keys.Topic[len("topic"):min(len(p.Keys.Topic), len("topic#2.0"))], " ", p.Index, "/", p.Of, " ", p.ByID))
 	}
 	require.Equal(t, []string{" 0/5 false", "#2.0 1/5 true", "#2.1 2/5 true", "#3.0 3/5 false", "#3.1 4/5 false"}, got)
-	require.Equal(t, 0, Places("p", "topic", m[1:])[0].Of)
+	require.Equal(t, 5, Places("p", "topic", m[1:])[0].Of, "it has the jobs of schedules")
 	require.Equal(t, 1, Places("p", "topic", nil)[0].Of)
 	require.True(t, slices.IsSortedFunc(Places("p", "topic", m), func(a, b Place) int { return cmp.Compare(a.Index, b.Index) }))
 }

@@ -14,7 +14,7 @@ import (
 // TryPartition is one call of the partition script by a caller that has read the map expected, and
 // the number of changes of the settings ("": any).
 func (h *Hand) TryPartition(expected, next, changes string) (script.Reply, error) {
-	return h.Run(script.Partition, h.Series.Next(), expected, next, changes, script.ControlChannel(h.Prefix()), h.Keys.Topic)
+	return h.Run(script.Partition, h.Series.Next(), expected, next, changes, script.ControlChannel(h.Prefix()), h.Keys.Topic, "set", "")
 }
 
 // TryMap is one call of the part_map script.
@@ -29,7 +29,12 @@ func (h *Hand) Map() string {
 }
 
 // TryClose is one call of the part_close script.
-func (h *Hand) TryClose() (script.Reply, error) { return h.Run(script.PartClose, h.Series.Next()) }
+func (h *Hand) TryClose() (script.Reply, error) { return h.TrySeal("") }
+
+// TrySeal is TryClose, and gives the place a seal.
+func (h *Hand) TrySeal(seal string) (script.Reply, error) {
+	return h.Run(script.PartClose, h.Series.Next(), seal)
+}
 
 // Close closes the topic, and reports whether it was open.
 func (h *Hand) Close() bool {
@@ -53,11 +58,17 @@ func (h *Hand) Empty() bool {
 // TryRetire is one call of the part_retire script by a caller that knows a map. seen says that it
 // has seen all places of the generation closed and empty.
 func (h *Hand) TryRetire(expected string, generation int, seen bool, apart time.Duration) (script.Reply, error) {
+	return h.TryLeave(expected, generation, seen, apart, "", "")
+}
+
+// TryLeave is TryRetire by a caller that has read the seal and the counters of all places.
+func (h *Hand) TryLeave(expected string, generation int, seen bool, apart time.Duration, seal, sums string) (script.Reply, error) {
 	verdict := 0
 	if seen {
 		verdict = 1
 	}
-	return h.Run(script.PartRetire, h.Series.Next(), expected, generation, verdict, apart.Milliseconds(), script.ControlChannel(h.Prefix()), h.Keys.Topic)
+	return h.Run(script.PartRetire, h.Series.Next(), expected, generation, verdict, apart.Milliseconds(),
+		script.ControlChannel(h.Prefix()), h.Keys.Topic, seal, sums)
 }
 
 // HastenParts lets it be longer ago that generations were seen empty.
@@ -79,6 +90,12 @@ func (h *Hand) HastenParts(d time.Duration) {
 // flow is the share of this one.
 func (h *Hand) TryShare(flow, shared, verb string) (script.Reply, error) {
 	return h.Run(script.Limits, h.Series.Next(), flow, script.ControlChannel(h.Prefix()), h.Keys.Topic, shared, verb)
+}
+
+// TryDivide is one call of the part_share script by a server that has read the fields flow and
+// shared.
+func (h *Hand) TryDivide(hadFlow, hadShared, flow, shared string) (script.Reply, error) {
+	return h.Run(script.PartShare, hadFlow, hadShared, flow, shared, script.ControlChannel(h.Prefix()), h.Keys.Topic)
 }
 
 // TryCancelEach is one call of the cancel script about several jobs. A job is its ID, and what

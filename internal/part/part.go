@@ -150,20 +150,22 @@ func (g Generation) Names(topic string) []string {
 	if list := known.get(key); list != nil {
 		return list
 	}
-	list := make([]string, g.Parts)
-	left := g.Parts
-	front := "#" + strconv.Itoa(g.Number) + "."
-	for x := 0; left > 0; x++ {
-		last := "." + strconv.FormatInt(int64(x), 36)
-		for i := range list {
-			if list[i] != "" {
-				continue
-			}
-			name := topic + front + strconv.Itoa(i) + last
-			if Slot(name)*g.Parts/slots == i {
-				list[i], left = name, left-1
+	list, crcs, left := make([]string, g.Parts), make([]uint16, g.Parts), make([]int, g.Parts)
+	for i := range list {
+		list[i] = topic + "#" + strconv.Itoa(g.Number) + "." + strconv.Itoa(i) + "."
+		crcs[i], left[i] = crcOf(0, list[i]), i
+	}
+	for x := int64(0); len(left) > 0; x++ {
+		last := strconv.FormatInt(x, 36)
+		others := left[:0]
+		for _, i := range left {
+			if slotOf(crcOf(crcs[i], last))*g.Parts/slots == i {
+				list[i] += last
+			} else {
+				others = append(others, i)
 			}
 		}
+		left = others
 	}
 	known.put(key, list)
 	return list
@@ -197,12 +199,16 @@ func Split(name string) (topic string, generation, index int, ok bool) {
 const slots = 16384
 
 // Slot returns the slot of a hash tag, by the CRC of the specification of Redis Cluster (XMODEM).
-func Slot(tag string) int {
-	crc := uint16(0)
-	for i := range len(tag) {
-		crc = crc<<8 ^ crcTable[byte(crc>>8)^tag[i]]
+func Slot(tag string) int { return slotOf(crcOf(0, tag)) }
+
+func slotOf(crc uint16) int { return int(crc) % slots }
+
+// crcOf returns the CRC of a text with that CRC, and of another one after it.
+func crcOf(crc uint16, text string) uint16 {
+	for i := range len(text) {
+		crc = crc<<8 ^ crcTable[byte(crc>>8)^text[i]]
 	}
-	return int(crc) % slots
+	return crc
 }
 
 var crcTable = func() (table [256]uint16) {
@@ -247,7 +253,10 @@ func (n *names) put(key namesKey, list []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if len(n.all) >= mostNames {
-		clear(n.all)
+		for one := range n.all { // any of them
+			delete(n.all, one)
+			break
+		}
 	}
 	n.all[key] = slices.Clip(list)
 }
