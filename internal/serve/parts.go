@@ -101,9 +101,9 @@ func (s *Server) partsLoop(ctx context.Context) {
 	}
 }
 
-// learn reads the maps of topics, serves the partitions in them, and looks after them: of those that
-// may have changed, and also of every topic or of those with partitions. It returns an error if
-// some could not be read, and must be read soon.
+// learn reads the maps of topics, serves the partitions in them, and looks after them: of those
+// that may have changed, and also of every topic or of those with partitions. It returns an error
+// if some could not be read, and must be read soon.
 func (s *Server) learn(ctx context.Context, every, parted bool) (failed error) {
 	var homes []*Topic
 	var keys []*script.Keys

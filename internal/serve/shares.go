@@ -19,25 +19,39 @@ import (
 // home counts. Clients divide limits when they set them. Servers do so if the number of places
 // changes, and if DefaultLimits apply.
 //
-// A worker has no right to the limits script. So it writes the fields, each of them as a whole. An
-// operator can set other limits meanwhile. Then shared of the home has them: a server never changes
-// it. The script tells all servers, and one of them divides them anew.
+// An operator can set other limits while a server divides those that it has read. So the script
+// that gives a place its share does nothing if its limits are others than the server has read
+// there. The limits script tells all servers, and one of them divides the new ones.
+
+// limitsOf are the limits of a place: the fields flow and shared of meta.
+type limitsOf struct{ flow, shared string }
+
+// whole returns the limits of all places together.
+func (l limitsOf) whole() string { return cmp.Or(l.shared, l.flow) }
+
+// limitsOfFields returns what the fields flow and shared have.
+func limitsOfFields(fields []any) (l limitsOf) {
+	l.flow, _ = fields[0].(string)
+	l.shared, _ = fields[1].(string)
+	return l
+}
+
+// limitsHere returns the limits of a topic or a partition, as they are in Redis.
+func (t *Topic) limitsHere(ctx context.Context) (l limitsOf, err error) {
+	call, cancel := context.WithTimeout(ctx, CallTimeout)
+	defer cancel()
+	fields, err := t.Server.Calls.HMGet(call, t.Keys.Meta, "flow", "shared").Result()
+	if err != nil {
+		return l, err
+	}
+	return limitsOfFields(fields), nil
+}
 
 // limitsNow returns the limits of a topic and the share of the home, which is the same if the home
 // is the only place. Both are empty if there are none.
 func (t *Topic) limitsNow(ctx context.Context) (whole, flow string, err error) {
-	call, cancel := context.WithTimeout(ctx, CallTimeout)
-	defer cancel()
-	fields, err := t.Server.Calls.HMGet(call, t.Keys.Meta, "shared", "flow").Result()
-	if err != nil {
-		return "", "", err
-	}
-	whole, _ = fields[0].(string)
-	flow, _ = fields[1].(string)
-	if whole == "" {
-		whole = flow
-	}
-	return whole, flow, nil
+	l, err := t.limitsHere(ctx)
+	return l.whole(), l.flow, err
 }
 
 // shareOf returns the share of limits of a place. If they are too small for that many places, each
@@ -54,14 +68,13 @@ func shareOf(whole string, p commit.Place) (share string, exceeded error) {
 	}
 }
 
-// divide gives each place of a topic its share of the limits. flow is what the home has.
-func (t *Topic) divide(ctx context.Context, m part.Map, whole, flow string) error {
+// divide gives each place of a topic its share of the limits. home is what the home has.
+func (t *Topic) divide(ctx context.Context, m part.Map, home limitsOf) error {
+	whole := home.whole()
 	if whole == "" {
 		return nil
 	}
 	places := commit.Places(t.Keys.Prefix(), t.Keys.Topic, m)
-	share, exceeded := shareOf(whole, places[0])
-	failed := exceeded
 	others := make([]*script.Keys, 0, len(places))
 	for _, p := range places[1:] {
 		others = append(others, p.Keys)
@@ -70,35 +83,32 @@ func (t *Topic) divide(ctx context.Context, m part.Map, whole, flow string) erro
 	err := t.Server.onMasters(ctx, others, func(ctx context.Context, i int, pipe redis.Pipeliner) {
 		has[i] = pipe.HMGet(ctx, others[i].Meta, "flow", "shared")
 	})
+	var exceeded error
 	var wrong []commit.Place
-	var keys []*script.Keys
-	if share != flow {
-		wrong, keys = append(wrong, places[0]), append(keys, t.Keys)
-	}
-	for i, p := range places[1:] {
-		if has[i] == nil || has[i].Err() != nil {
-			err = errors.Join(err, errOf(has[i]))
-			continue
+	var had []limitsOf
+	for i, p := range places {
+		now := home
+		if i > 0 {
+			if has[i-1] == nil || has[i-1].Err() != nil {
+				err = errors.Join(err, errOf(has[i-1]))
+				continue
+			}
+			now = limitsOfFields(has[i-1].Val())
 		}
-		share, exceeded := shareOf(whole, p)
-		if failed == nil {
-			failed = exceeded
-		}
-		if fields := has[i].Val(); fields[0] != share || p.Of > 1 && fields[1] != whole {
-			wrong, keys = append(wrong, p), append(keys, p.Keys)
+		share, why := shareOf(whole, p)
+		exceeded = cmp.Or(exceeded, why)
+		if now.flow != share || p.Of > 1 && now.shared != whole {
+			wrong, had = append(wrong, p), append(had, now)
 		}
 	}
-	if err != nil {
-		return err
+	if err != nil || len(wrong) == 0 {
+		return cmp.Or(err, exceeded)
 	}
-	var told []redis.Cmder
-	err = t.Server.onMasters(ctx, keys, func(ctx context.Context, i int, pipe redis.Pipeliner) {
-		told = append(told, tellShare(ctx, pipe, wrong[i], whole)...)
-	})
-	for _, one := range told {
-		err = cmp.Or(err, one.Err())
-	}
-	return cmp.Or(err, failed)
+	errs := make([]error, len(wrong))
+	abreast(ctx, len(wrong), mostTended, func(ctx context.Context, i int) {
+		errs[i] = t.Server.giveShare(ctx, wrong[i], had[i], whole)
+	}, errs)
+	return cmp.Or(cmp.Or(errs...), exceeded)
 }
 
 // takeShare gives a partition its share of the limits of its home, if it has no limits.
@@ -107,18 +117,28 @@ func (t *Topic) takeShare(ctx context.Context) error {
 	if err != nil || !limits(whole) {
 		return err
 	}
-	_, flow, err := t.limitsNow(ctx)
-	if err != nil || flow != "" {
+	had, err := t.limitsHere(ctx)
+	if err != nil || had.flow != "" {
 		return err
 	}
 	for _, p := range commit.Places(t.Keys.Prefix(), t.called(), t.config.home.Loops.parts.have()) {
-		if p.Keys.Topic != t.Keys.Topic {
-			continue
+		if p.Keys.Topic == t.Keys.Topic {
+			return t.Server.giveShare(ctx, p, had, whole)
 		}
-		pipe := t.Server.Calls.Pipeline()
-		tellShare(ctx, pipe, p, whole)
-		_, err = pipe.Exec(ctx)
 	}
+	return nil
+}
+
+// giveShare gives a place its share of the limits of the topic, if it has those yet that were read.
+func (s *Server) giveShare(ctx context.Context, p commit.Place, had limitsOf, whole string) error {
+	call, cancel := context.WithTimeout(ctx, CallTimeout)
+	defer cancel()
+	k, shared := p.Keys, whole
+	share, _ := shareOf(whole, p)
+	if p.Of <= 1 {
+		shared = "" // what was there was the same
+	}
+	_, err := s.Scripts.Exec(call, script.PartShare, k, "", 0, had.flow, had.shared, share, shared, script.ControlChannel(k.Prefix()), k.Topic)
 	return err
 }
 
@@ -128,27 +148,6 @@ func errOf(c *redis.SliceCmd) error {
 		return nil
 	}
 	return c.Err()
-}
-
-// tellShare sets the share of a place, as the limits script does. The note comes first, because
-// without it the places of cancelled jobs are not kept.
-func tellShare(ctx context.Context, pipe redis.Pipeliner, p commit.Place, whole string) (sent []redis.Cmder) {
-	k := p.Keys
-	share, _ := shareOf(whole, p)
-	if limits(share) {
-		sent = append(sent, pipe.HSet(ctx, k.Sizes, "limits", 1))
-	}
-	_, partition := part.IsName(k.Topic)
-	switch {
-	case p.Of > 1 && partition:
-		sent = append(sent, pipe.HSet(ctx, k.Meta, "flow", share, "shared", whole))
-	case p.Of > 1:
-		sent = append(sent, pipe.HSetNX(ctx, k.Meta, "shared", whole), pipe.HSet(ctx, k.Meta, "flow", share))
-	default:
-		sent = append(sent, pipe.HSet(ctx, k.Meta, "flow", share))
-	}
-	resume := record.Message{Verb: "resume", Topic: k.Topic}.Encode()
-	return append(sent, pipe.HDel(ctx, k.Meta, "promise"), pipe.Publish(ctx, script.ControlChannel(k.Prefix()), resume))
 }
 
 // limits reports whether a text like that in the field flow of meta has a limit.

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -33,8 +34,8 @@ func TestUpkeepClosesAndRetires(t *testing.T) {
 		places := b.partition("mail", "0:1 1:2")
 		require.Equal(b, places[:1], b.closed(places...))
 		b.at(places[1]).Put("+0", "a")
-		b.at(places[2]).Put("+30000", "b")
-		b.pass(3 * PruneEvery)
+		b.at(places[2]).Put("+50000", "b")
+		b.pass(5 * PruneEvery)
 		require.Equal(b, "1:2", b.at("mail").Map(), "nothing was left at home")
 		require.Equal(b, places, b.served(), "the home stays")
 
@@ -72,8 +73,80 @@ func TestUpkeepLooksTwice(t *testing.T) {
 		require.Equal(b, "0:1 1:2", b.at("mail").Map())
 		_, err := b.at("mail").TryCancel("late")
 		require.NoError(b, err)
-		b.pass(3 * PruneEvery)
+		b.pass(4 * PruneEvery)
 		require.Equal(b, "1:2", b.at("mail").Map())
+	})
+}
+
+// A place that was open between two looks is not retired, even if somebody has closed it again: it
+// has lost its seal.
+func TestUpkeepNeedsTheSeal(t *testing.T) {
+	t.Parallel()
+	inParts(t, Config{Concurrency: 4}, func(b *partsBench) { b.handles(TopicConfig{Topic: "mail"}) }, func(b *partsBench) {
+		places := b.partition("mail", "0:1 1:2 2:3")
+		seal := func(place string) string { return b.rdb.HGet(b.Context(), b.at(place).Keys.Parts, "seal").Val() }
+		b.pass(PruneEvery + time.Second)
+		first := seal(places[1])
+		require.NotEmpty(b, first)
+		require.Equal(b, first, seal(places[2]))
+		require.NotEqual(b, first, seal("mail"), "the home is of another generation")
+		lost := func() {
+			k := b.at(places[2]).Keys
+			require.NoError(b, b.rdb.Del(b.Context(), k.Parts, k.Tombs).Err())
+			require.True(b, b.at(places[2]).Close())
+		}
+		for range 4 {
+			lost()
+			b.pass(PruneEvery + time.Second)
+			require.NotEmpty(b, seal(places[2]))
+			require.Contains(b, b.at("mail").Map(), "1:2 2:3")
+		}
+		require.Equal(b, "1:2 2:3", b.at("mail").Map(), "the home was closed all the time")
+		require.NotEqual(b, first, seal(places[1]))
+		b.pass(4 * PruneEvery)
+		require.Equal(b, "2:3", b.at("mail").Map())
+	})
+}
+
+// The counters of partitions that are retired are added to those of the home, whoever dies in
+// between. What is left of them expires, but they stay closed.
+func TestUpkeepKeepsTheCounters(t *testing.T) {
+	t.Parallel()
+	inParts(t, Config{Concurrency: 4}, func(b *partsBench) { b.handles(TopicConfig{Topic: "mail"}) }, func(b *partsBench) {
+		ctx := b.Context()
+		b.at("mail").Put("+0", hand.Numbered("h", 2)...)
+		places := b.partition("mail", "0:1 1:3")
+		for i, place := range places[1:] {
+			b.at(place).Put("+0", hand.Numbered(string(rune('a'+i)), 2+i)...)
+		}
+		b.pass(time.Second)
+		sum := func(name string, list ...string) (n int64) {
+			for _, place := range list {
+				one, _ := b.rdb.HGet(ctx, b.at(place).Keys.Stats, name).Int64()
+				n += one
+			}
+			return n
+		}
+		require.EqualValues(b, 11, sum("acked", places...))
+		require.EqualValues(b, 2, sum("acked", "mail"))
+		b.partition("mail", "0:1 1:3 2:2")
+		for range 10 {
+			b.pass(PruneEvery)
+			if b.at("mail").Map() != "0:1 1:3 2:2" {
+				break
+			}
+			require.EqualValues(b, 11, sum("acked", places...))
+		}
+		b.pass(3 * PruneEvery)
+		require.Equal(b, "2:2", b.at("mail").Map())
+		for _, name := range []string{"enqueued", "taken", "acked"} {
+			require.EqualValues(b, 11, sum(name, "mail"), name)
+		}
+		for _, place := range places[1:] {
+			require.Greater(b, b.rdb.TTL(ctx, b.at(place).Keys.Stats).Val(), 30*24*time.Hour, place)
+			require.Negative(b, b.rdb.TTL(ctx, b.at(place).Keys.Tombs).Val(), place)
+		}
+		require.Negative(b, b.rdb.TTL(ctx, b.at("mail").Keys.Stats).Val())
 	})
 }
 
@@ -153,23 +226,56 @@ func TestShares(t *testing.T) {
 		b.busiest()
 		b.pass(time.Second)
 		require.Equal(b, 10, b.busiest())
-		b.pass(50 * time.Second)
+		b.pass(90 * time.Second)
 		require.Equal(b, 10, b.busiest())
 		require.Equal(b, "1:3", h.Map())
-		require.Equal(b, []string{"10 0 0 0 0 0", "4 0 0 0 0 0", "3 0 0 0 0 0", "3 0 0 0 0 0"}, b.flows(places...))
+		shares := []string{"3 0 0 0 0 0", "3 0 0 0 0 0", "2 0 0 0 0 0", "2 0 0 0 0 0"}
+		require.Equal(b, shares, b.flows(places...), "the home has the jobs of schedules yet")
 
-		_, err = h.TryShare("0 1000 30 100000 100000000 0", "", "set")
+		_, err = h.TryShare("0 1000 32 100000 100000000 0", "", "set")
 		require.NoError(b, err)
 		b.pass(0)
-		require.Equal(b, []string{
-			"0 1000 30 100000 100000000 0", "0 3000 10 100000 100000000 0", "0 3000 10 100000 100000000 0", "0 3000 10 100000 100000000 0",
-		}, b.flows(places...))
+		require.Equal(b, slices.Repeat([]string{"0 4000 8 100000 100000000 0"}, 4), b.flows(places...))
 		_, err = h.TryShare("0 0 0 0 0 0", "", "set")
 		require.NoError(b, err)
 		b.pass(0)
 		require.Equal(b, []string{"0 0 0 0 0 0", "0 0 0 0 0 0", "0 0 0 0 0 0", "0 0 0 0 0 0"}, b.flows(places...))
 		b.stop()
 		require.NotContains(b, b.logged(), "level=ERROR")
+	})
+}
+
+// Limits that a client sets while a server divides those before them are not overwritten: not even
+// those of a client that does not know the partitions yet, and dies before it does.
+func TestSharesBesideNewLimits(t *testing.T) {
+	t.Parallel()
+	inParts(t, Config{Concurrency: 20}, func(b *partsBench) {}, func(b *partsBench) {
+		h, m := b.at("mail"), part.Map{{Number: part.Home, Parts: 1}, {Number: 1, Parts: 3}}
+		home := &Topic{Server: b.s, Keys: h.Keys, trouble: trouble{log: b.s.Log, outage: b.s.outage}}
+		places := m.Places("mail")
+		for _, name := range []string{"it knows none", "it knows them"} {
+			_, err := h.TryShare("8 0 0 0 0 0", "", "set")
+			require.NoError(b, err)
+			had, err := home.limitsHere(b.Context())
+			require.NoError(b, err)
+			shared := ""
+			if name == "it knows them" {
+				shared = "40 0 0 0 0 0"
+			}
+			_, err = h.TryShare("10 0 0 0 0 0", shared, "set")
+			require.NoError(b, err)
+			require.NoError(b, home.divide(b.Context(), m, had))
+			require.Equal(b, "10 0 0 0 0 0", b.flows("mail")[0], name)
+			had, err = home.limitsHere(b.Context())
+			require.NoError(b, err)
+			require.NoError(b, home.divide(b.Context(), m, had))
+			want := "3 0 0 0 0 0"
+			if shared != "" {
+				want = "10 0 0 0 0 0"
+			}
+			require.Equal(b, want, b.flows(places...)[1], name)
+			require.Equal(b, had.whole(), b.rdb.HGet(b.Context(), h.Keys.Meta, "shared").Val(), name)
+		}
 	})
 }
 
