@@ -13,6 +13,7 @@ import (
 
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/link"
+	"github.com/delayq/delayq/internal/part"
 )
 
 // A Call is one execution of a script, and its outcome.
@@ -113,7 +114,7 @@ func (c Caller) DoWith(ctx context.Context, calls []*Call, others ...redis.Cmder
 		c.finish(ctx, call)
 		if listens {
 			c.Hooks.Called(Event{
-				Name: call.script.Name, Topic: call.Topic, Jobs: call.jobs, Duration: time.Since(start), Err: call.Err,
+				Name: call.script.Name, Topic: part.HomeOf(call.Topic), Jobs: call.jobs, Duration: time.Since(start), Err: call.Err,
 			})
 		}
 	}
@@ -185,7 +186,28 @@ func (c Caller) Send(ctx context.Context, calls []*Call, others []redis.Cmder) {
 			call.Err = fmt.Errorf("%w: %w", ErrCutOff, crash)
 		})
 	}
+	for _, cmd := range others {
+		contain.Launch(&group, func() {
+			if err := sendToMaster(ctx, cluster, cmd); err != nil {
+				cmd.SetErr(err)
+			}
+		}, func(crash *contain.Crash) {
+			cmd.SetErr(fmt.Errorf("%w: %w", ErrCut, crash))
+		})
+	}
 	group.Wait()
+}
+
+// sendToMaster sends a command to a master, even if the client may read from replicas.
+func sendToMaster(ctx context.Context, cluster *redis.ClusterClient, cmd redis.Cmder) error {
+	if !cluster.Options().ReadOnly { // then it goes to a master in any case
+		return cluster.Process(ctx, cmd)
+	}
+	node, err := cluster.MasterForKey(ctx, firstKey(cmd))
+	if err != nil {
+		return err
+	}
+	return node.Process(ctx, cmd)
 }
 
 // Pipeline sends commands in one round trip and sets their errors.

@@ -4,13 +4,18 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+
+	"github.com/delayq/delayq/internal/part"
 )
 
 // A Place error names the call, the topic, and the job or schedule where it occurred. Its text is
 //
 //	cancel topic "mail" job "welcome/anna": …
 //
-// It leaves out parts that are unknown or do not apply to the call.
+// It leaves out parts that are unknown or do not apply to the call. The text of a topic that is a
+// partition is
+//
+//	cancel topic "mail" partition 3 of generation 1 job "welcome/anna": …
 type Place struct {
 	Call     string
 	Topic    string
@@ -22,11 +27,16 @@ type Place struct {
 func (e *Place) Error() string {
 	var text strings.Builder
 	text.WriteString(e.Call)
-	for _, part := range [...]struct{ what, name string }{
-		{"topic", e.Topic}, {"job", e.Job}, {"schedule", e.Schedule},
+	topic, generation, index, divided := part.Split(e.Topic)
+	for _, word := range [...]struct{ what, name string }{
+		{"topic", topic}, {"job", e.Job}, {"schedule", e.Schedule},
 	} {
-		if part.name != "" {
-			_, _ = fmt.Fprintf(&text, " %s %q", part.what, part.name) // a Builder returns no error
+		if word.name != "" {
+			_, _ = fmt.Fprintf(&text, " %s %q", word.what, word.name) // a Builder returns no error
+		}
+		if divided {
+			_, _ = fmt.Fprintf(&text, " partition %d of generation %d", index, generation)
+			divided = false
 		}
 	}
 	return text.String() + ": " + e.err.Error()

@@ -181,6 +181,7 @@ var (
 	PartClose       = newScript("part_close")
 	PartEmpty       = newScript("part_empty")
 	PartRetire      = newScript("part_retire")
+	PartShare       = newScript("part_share")
 )
 
 var All = []*Script{
@@ -190,7 +191,7 @@ var All = []*Script{
 	Prune, Survey, Check, Mend, Heartbeat, Chronicle, Audit, RemoveTopic, ScheduleSet, ScheduleRemove,
 	SchedulePause, ScheduleTrigger, ScheduleDue, ScheduleFire, ScheduleInfo, EnqueueLinked, FlowStart,
 	FlowRelease, FlowBegin, FlowSweep, FlowCancel, FlowAdd, FlowRead, FlowInputs, FlowLook, FlowStarted, FlowLost, Arrive,
-	Partition, PartMap, PartClose, PartEmpty, PartRetire,
+	Partition, PartMap, PartClose, PartEmpty, PartRetire, PartShare,
 }
 
 // Digests returns the name and the SHA-1 digest of every script.
@@ -351,33 +352,6 @@ type Caller struct {
 type ReadOnly struct {
 	refused atomic.Bool // Redis does not know these commands, or the user may not send them
 }
-
-// Blame adds the name of the key to an error of Redis about the type of a key, because Redis does
-// not name it. Only then it costs a call for each key.
-func (c Caller) Blame(ctx context.Context, err error, keys ...any) error {
-	if err == nil || !Answered(err) || Code(err) != CodeWrongType {
-		return err
-	}
-	for _, key := range keys {
-		name, _ := key.(string)
-		cmd := redis.NewStatusCmd(ctx, "type", name)
-		if c.RDB.Process(ctx, cmd) != nil {
-			return err // the right is missing or Redis is away: return the error as it is
-		}
-		if is, should := cmd.Val(), TypeOf(name); is != should && is != "none" {
-			return fmt.Errorf("key %q is a %s and not a %s: %w", name, is, should, err)
-		}
-	}
-	return err
-}
-
-// WrongKeys lists keys of the wrong type that a script has skipped, as an error of Redis.
-type WrongKeys []string
-
-func (w WrongKeys) Error() string { return fmt.Sprintf("%s %q", CodeWrongType, []string(w)) }
-
-// RedisError marks WrongKeys as an error of Redis, for Answered.
-func (w WrongKeys) RedisError() {}
 
 // Exec executes a script of a topic with the keys that its header names. receipt is the only one
 // that does not belong to the topic alone.
