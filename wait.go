@@ -150,7 +150,7 @@ func (c *Client) wait(ctx context.Context, topic, id string, o *waitOptions) (*R
 		return nil, err
 	}
 	var mu sync.Mutex
-	var result *Result
+	var result, kept *Result
 	found, err := c.commits.Walk(ctx, topic, id, func(ctx context.Context, k *script.Keys) (commit.Answer, error) {
 		w, err := c.waits.Begin(k.Topic, id, o.progress != nil)
 		if err != nil {
@@ -158,24 +158,31 @@ func (c *Client) wait(ctx context.Context, topic, id string, o *waitOptions) (*R
 		}
 		defer w.End()
 		r, err := awaited(ctx, w, topic, id, o)
+		mu.Lock()
+		defer mu.Unlock()
 		switch {
 		case errors.Is(err, errElsewhere):
+			if r != nil && (kept == nil || k.Topic != topic) { // the latest one, not that of the home
+				kept = r
+			}
 			return commit.Elsewhere, nil
 		case errors.Is(err, ErrNotFound):
 			return commit.Gone, nil
 		}
-		mu.Lock()
-		defer mu.Unlock()
 		result = r
 		return commit.Here, err
 	})
-	if err == nil && found != commit.Here {
-		err = ErrNotFound
+	switch {
+	case err != nil || found == commit.Here:
+		return result, err
+	case kept != nil:
+		return kept, nil
 	}
-	return result, err
+	return nil, ErrNotFound
 }
 
-// errElsewhere is the error of a wait in a place that does not have the job.
+// errElsewhere is the error of a wait in a place that does not have the job. Along with a result,
+// it is that of a done job that is kept: another partition can have a later job with the ID.
 var errElsewhere = errors.New("the job is in another partition")
 
 // awaited waits for the end of a job.
@@ -196,6 +203,9 @@ func awaited(ctx context.Context, w *await.Waiter, topic, id string, o *waitOpti
 			return nil, ErrNotFound
 		case await.Elsewhere:
 			return nil, errElsewhere
+		case await.Kept:
+			r, err := resultOf(topic, id, &a)
+			return r, cmp.Or(err, errElsewhere)
 		case await.Gone:
 			return nil, errGone
 		case await.Lives:
@@ -309,10 +319,11 @@ func (l *calling) do(ctx context.Context) (*Result, error) {
 	if !maybeStored(stored) {
 		return nil, stored
 	}
-	if err := l.follow(ctx); err != nil {
+	moved, err := l.follow(ctx)
+	if err != nil {
 		return nil, errors.Join(err, stored)
 	}
-	l.wait.Expect(errors.Is(stored, ErrUnknownOutcome))
+	l.wait.Expect(moved || errors.Is(stored, ErrUnknownOutcome))
 	result, err := awaited(ctx, l.wait, op.Topic, op.ID, &l.o)
 	if stored != nil && err != nil && !isEnd(err) {
 		err = errors.Join(err, stored)
@@ -361,13 +372,13 @@ func (l *calling) beginAt(ctx context.Context, place string) (commit.Answer, err
 }
 
 // follow goes to the place of the job if that is another one: the partitions of the topic have
-// changed meanwhile.
-func (l *calling) follow(ctx context.Context) error {
+// changed meanwhile. A job that has ended there before has an unknown outcome.
+func (l *calling) follow(ctx context.Context) (moved bool, err error) {
 	if at := l.e.op.At; at != "" && at != l.place {
-		_, err := l.beginAt(ctx, at)
-		return err
+		_, err = l.beginAt(ctx, at)
+		return true, err
 	}
-	return nil
+	return false, nil
 }
 
 // CallTyped is [Client.Call] with values in place of payload and output: in is encoded, and the

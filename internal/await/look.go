@@ -249,8 +249,14 @@ func (w *Waits) read(one *target, text string, early bool) {
 	if !one.follows(next) {
 		a, next = Answer{Kind: Gone}, ""
 	}
-	if a.Kind == Gone || a.Err != nil {
+	switch {
+	case a.Kind == Gone, a.Err != nil:
 		a.Nonce = one.nonce
+	case a.Kind == Kept && one.nonce == "": // others can wait for the end of this very incarnation
+		one.finish(a)
+		return
+	case a.Kind == Kept:
+		a.Kind = Ended
 	}
 	if a.Nonce != "" {
 		again := one.again
@@ -321,7 +327,7 @@ func decode(text string, early bool) (a Answer, polls bool, next string) {
 			return bad, false, ""
 		}
 		return Answer{Kind: Lives, Nonce: text[1:front], Note: text[front+1:]}, letter == 'v', ""
-	case 'e':
+	case 'e', 'k':
 		if len(text) <= front {
 			return bad, false, ""
 		}
@@ -339,6 +345,9 @@ func decode(text string, early bool) (a Answer, polls bool, next string) {
 				return bad, false, ""
 			}
 		}
+		if letter == 'k' {
+			a.Kind = Kept
+		}
 		return a, false, next
 	case 'p', 'h', 'P', 'H':
 		if early {
@@ -347,6 +356,11 @@ func decode(text string, early bool) (a Answer, polls bool, next string) {
 		return Answer{Kind: Gone}, false, ""
 	case 'g':
 		return Answer{Kind: None}, false, ""
+	case 'A':
+		if !early { // it was enqueued here
+			return Answer{Kind: Gone}, false, ""
+		}
+		return Answer{Kind: Elsewhere}, false, ""
 	case 'a':
 		return Answer{Kind: Elsewhere}, false, ""
 	}

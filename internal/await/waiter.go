@@ -45,6 +45,7 @@ const (
 	Gone // the incarnation is gone, and nothing says how it has ended
 
 	Elsewhere // no job has the ID, and none can: the topic is a closed place of one with partitions
+	Kept      // as Elsewhere, but of a done job that is kept: it has ended, and has had the ID
 )
 
 // Begin makes a waiter for a job that has an ID now. notes says that it wants to know each note.
