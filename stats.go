@@ -172,7 +172,8 @@ const statsTopics = 1000
 //
 // Stats sends 1,000 topics at a time, in one round trip to each node of a Cluster, and in another
 // one for the topics that have ready or due jobs, or Parcels. If some have partitions, one more
-// round trip reads these, 1,000 at a time. Cost: O(log N) for each topic or partition with N jobs,
+// round trip reads these, 1,000 at a time. A topic whose partitions change meanwhile is read again,
+// at most 3 times. Cost: O(log N) for each topic or partition with N jobs,
 // and O(servers). That is about 7 µs of Redis's time for a topic, and twice that if it has such
 // jobs.
 func (i *Inspector) Stats(ctx context.Context, topics ...string) ([]TopicStats, error) {

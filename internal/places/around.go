@@ -37,7 +37,7 @@ func LookAround(ctx context.Context, scripts script.Caller, prefix, topic string
 		}
 		asks[i] = asked{number("hlen", k.Pool), number("llen", k.Ready), number("zcard", k.Lane), number("zcount", k.Leases, now+1, record.MaxTime)}
 	}
-	Send(ctx, scripts, cmds)
+	scripts.Send(ctx, nil, cmds)
 	for i, cmd := range cmds {
 		if err := cmd.Err(); err != nil {
 			k := keys[i*len(keys)/len(cmds)]

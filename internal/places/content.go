@@ -47,7 +47,7 @@ func Contents(ctx context.Context, scripts script.Caller, prefix, topic string, 
 		ask("zcard", k.Parcels)
 		ask("hlen", k.Flows)
 	}
-	Send(ctx, scripts, cmds)
+	scripts.Send(ctx, nil, cmds)
 	each := len(cmds) / len(keys)
 	for i, k := range keys {
 		n := make([]int64, each)
@@ -68,7 +68,7 @@ func Used(ctx context.Context, scripts script.Caller, keys []*script.Keys) (used
 	for _, k := range keys {
 		cmds = append(cmds, redis.NewIntCmd(ctx, "hlen", k.Stats), redis.NewIntCmd(ctx, "hlen", k.Schedules))
 	}
-	Send(ctx, scripts, cmds)
+	scripts.Send(ctx, nil, cmds)
 	for _, cmd := range cmds {
 		n, err := cmd.(*redis.IntCmd).Result()
 		if err != nil {

@@ -99,9 +99,9 @@ func cutPlace(place []string) (r Ref, inner []string, parted bool) {
 }
 
 // Behind returns where a walk through a zset of one place goes on, after the one through all places
-// has passed a mark, as the page script reads it. The place of the mark goes on behind its ID. Those
-// before it have passed all entries with its score, and those after it none of them. So it is in
-// both directions, because the script finds the entries in front of what this returns.
+// has passed a mark, as the page script reads it. The place of the mark goes on behind its ID.
+// Those before it have passed all entries with its score, and those after it none of them. So it is
+// in both directions, because the script finds the entries in front of what this returns.
 func (m Mark) Behind(at Ref) []string {
 	switch c := at.Compare(m.Place); {
 	case c < 0:

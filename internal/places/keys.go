@@ -33,13 +33,13 @@ func readKeys(r script.Reply) []Key {
 	return list
 }
 
-// Keys returns keys of a topic as the keys script does: those after one, up to a limit; with a limit
-// of 0 that one alone.
+// Keys returns keys of a topic as the keys script does: those after one, up to a limit; with a
+// limit of 0 that one alone.
 func Keys(ctx context.Context, scripts script.Caller, prefix, topic, after string, limit int) ([]Key, error) {
 	home := script.NewKeys(prefix, topic)
 	call := script.NewCall(script.ListKeys, topic, max(1, limit), home.Of(script.ListKeys, ""), []any{after, limit})
 	asked := AskMap(ctx, home)
-	Do(ctx, scripts, []*script.Call{call}, asked.SliceCmd)
+	scripts.DoWith(ctx, []*script.Call{call}, asked.SliceCmd)
 	if call.Err != nil {
 		return nil, call.Err
 	}

@@ -181,11 +181,11 @@ func (l *Listing[J]) beginTurns(ctx context.Context, at Ref, inner []string, ski
 
 // countAll reads the number of jobs in each place.
 func (l *Listing[J]) countAll(ctx context.Context) error {
-	keys := make([]*script.Keys, len(l.walks))
+	keys, calls := make([]*script.Keys, len(l.walks)), make([]*script.Call, len(l.walks))
 	for i, w := range l.walks {
-		keys[i] = w.keys
+		keys[i], calls[i] = w.keys, w.call(l.q.State, 0, 0, script.CallBytes, nil)
 	}
-	replies, err := Call(ctx, l.home.Scripts, script.Page, keys, 0, l.q.words(l.q.State, 0, 0, script.CallBytes, nil)...)
+	replies, err := Replies(ctx, l.home.Scripts, keys, calls)
 	if err != nil {
 		return err
 	}
@@ -265,8 +265,8 @@ func (l *Listing[J]) note(i int) {
 	}
 }
 
-// merge reads from all places of which no job is left, and takes jobs in their order, as far as that
-// is known.
+// merge reads from all places of which no job is left, and takes jobs in their order, as far as
+// that is known.
 func (l *Listing[J]) merge(ctx context.Context) error {
 	if err := l.read(ctx); err != nil {
 		return err
@@ -315,10 +315,11 @@ func (l *Listing[J]) read(ctx context.Context) error {
 		return nil
 	}
 	n := share(l.q.Limit-len(l.Page.Jobs), len(empty))
+	left := (l.q.Budget - l.Page.Examined) / len(empty)
 	if l.q.Filtered {
-		n = (l.q.Budget - l.Page.Examined) / len(empty)
+		n = left
 	}
-	n = min(max(1, n), lookMost)
+	n = max(1, min(n, left, lookMost))
 	for some := range slices.Chunk(empty, abreast) {
 		calls := make([]*script.Call, len(some))
 		for at, i := range some {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -79,7 +80,7 @@ func (a Asked) Ever(ctx context.Context, scripts script.Caller) (part.Map, error
 // ReadMap reads the map of a topic.
 func ReadMap(ctx context.Context, scripts script.Caller, k *script.Keys) (part.Map, error) {
 	asked := AskMap(ctx, k)
-	Send(ctx, scripts, []redis.Cmder{asked.SliceCmd})
+	scripts.Send(ctx, nil, []redis.Cmder{asked.SliceCmd})
 	return asked.Map(ctx, scripts)
 }
 
@@ -130,19 +131,23 @@ const abreast = 200
 // Call calls a script in places, in a few round trips. The error is the first one, and says of
 // which partition it is.
 func Call(ctx context.Context, scripts script.Caller, s *script.Script, at []*script.Keys, jobs int, args ...any) ([]script.Reply, error) {
-	replies := make([]script.Reply, len(at))
-	for from := 0; from < len(at); from += abreast {
-		some := at[from:min(len(at), from+abreast)]
-		calls := make([]*script.Call, len(some))
-		for i, k := range some {
-			calls[i] = script.NewCall(s, k.Topic, jobs, k.Of(s, ""), args)
-		}
-		scripts.DoWith(ctx, calls)
-		for i, call := range calls {
+	calls := make([]*script.Call, len(at))
+	for i, k := range at {
+		calls[i] = script.NewCall(s, k.Topic, jobs, k.Of(s, ""), args)
+	}
+	return Replies(ctx, scripts, at, calls)
+}
+
+// Replies makes a call for each of some places, as Call does.
+func Replies(ctx context.Context, scripts script.Caller, at []*script.Keys, calls []*script.Call) ([]script.Reply, error) {
+	replies := make([]script.Reply, 0, len(calls))
+	for some := range slices.Chunk(calls, abreast) {
+		scripts.DoWith(ctx, some)
+		for _, call := range some {
 			if call.Err != nil {
-				return nil, In(some[i], call.Err)
+				return nil, In(at[len(replies)], call.Err)
 			}
-			replies[from+i] = call.Reply
+			replies = append(replies, call.Reply)
 		}
 	}
 	return replies, nil

@@ -33,7 +33,7 @@ func (s *Search) count(ctx context.Context, bounds ...[2]string) (counts [][]int
 			cmds = append(cmds, redis.NewIntCmd(ctx, "zcount", zset, b[0], b[1]))
 		}
 	}
-	Send(ctx, s.Scripts, cmds)
+	s.Scripts.Send(ctx, nil, cmds)
 	for i := range bounds {
 		list := make([]int64, len(s.Zsets))
 		for n := range list {
@@ -132,7 +132,7 @@ func (s *Search) entry(ctx context.Context, at, n int64) (m Mark, err error) {
 			continue
 		}
 		cmd := redis.NewZSliceCmd(ctx, "zrange", s.Zsets[i], after, score, "byscore", "limit", n, 1, "withscores")
-		Send(ctx, s.Scripts, []redis.Cmder{cmd})
+		s.Scripts.Send(ctx, nil, []redis.Cmder{cmd})
 		list, err := cmd.Result()
 		if err != nil || len(list) == 0 { // it has left meanwhile: then the place itself is as good
 			return newMark(score, s.Places[i], ""), s.Scripts.Blame(ctx, err, s.Zsets[i])

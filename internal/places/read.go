@@ -24,17 +24,18 @@ type Read struct {
 	cmds                                                           []redis.Cmder
 	Failed                                                         error
 
-	asked Asked // the map; zero: it is a partition
+	asked Asked // the map, before anything else is read; zero: it is a partition
 	Map   part.Map
 	Parts []*Read       // the partitions
+	later *Read         // what is read of the topic together with these: its map again, too
 	Tombs *redis.IntCmd // of a topic with partitions, and of these
 
 	Due     bool         // whether something can be
 	Inspect *script.Call // nil: nothing is due, and there are no parcels and no flows
 }
 
-// newRead returns the commands. Plain commands cost Redis less than half of what a script that calls
-// them does.
+// newRead returns the commands. Plain commands cost Redis less than half of what a script that
+// calls them does.
 func newRead(ctx context.Context, k *script.Keys, counters []any) *Read {
 	r := &Read{Keys: k}
 	number := func(words ...any) *redis.IntCmd {
@@ -83,19 +84,46 @@ func (r *Read) Ready() int64 {
 // readMost is the most topics and partitions that are read in one pipeline.
 const readMost = 1000
 
+// mostReadAgain is how often a topic is read again because its map has changed meanwhile.
+const mostReadAgain = 3
+
 // ReadTopics reads topics, in one round trip together with other commands, and in others the
 // partitions of those that have some.
+//
+// When a generation leaves the map, its counters are added to those of the topic at the same time.
+// If that happens between the reading of the two, they would be missing or count twice. So the map
+// is read first, and again after the counters of the topic. If it has changed, the topic is read
+// again.
 func ReadTopics(ctx context.Context, scripts script.Caller, prefix string, topics []string, counters []any, others ...redis.Cmder) []*Read {
 	list := make([]*Read, len(topics))
 	for at, topic := range topics {
-		r := newRead(ctx, script.NewKeys(prefix, topic), counters)
-		r.asked = AskMap(ctx, r.Keys)
-		r.cmds = append(r.cmds, r.asked.SliceCmd)
-		list[at] = r
+		list[at] = newTopic(ctx, script.NewKeys(prefix, topic), counters)
 	}
 	sendReads(ctx, scripts, list, others...)
+	changed := readParts(ctx, scripts, prefix, list, counters)
+	for again := 0; len(changed) > 0 && again < mostReadAgain; again++ {
+		for _, r := range changed {
+			*r = *newTopic(ctx, r.Keys, counters)
+		}
+		sendReads(ctx, scripts, changed)
+		changed = readParts(ctx, scripts, prefix, changed, counters)
+	}
+	return list
+}
+
+// newTopic returns the commands for a topic.
+func newTopic(ctx context.Context, k *script.Keys, counters []any) *Read {
+	r := newRead(ctx, k, counters)
+	r.asked = AskMap(ctx, k)
+	r.cmds = slices.Insert(r.cmds, 0, redis.Cmder(r.asked.SliceCmd))
+	return r
+}
+
+// readParts reads the partitions of topics, and returns those topics whose maps have changed since
+// they were read.
+func readParts(ctx context.Context, scripts script.Caller, prefix string, topics []*Read, counters []any) (changed []*Read) {
 	var parts []*Read
-	for _, r := range list {
+	for _, r := range topics {
 		if r.Failed != nil {
 			continue
 		}
@@ -106,13 +134,25 @@ func ReadTopics(ctx context.Context, scripts script.Caller, prefix string, topic
 	for some := range slices.Chunk(parts, readMost) {
 		sendReads(ctx, scripts, some)
 	}
-	return list
+	for _, r := range topics {
+		if r.later == nil {
+			continue
+		}
+		if r.Failed = r.later.Failed; r.Failed == nil && mapText(r.later) != mapText(r) {
+			changed = append(changed, r)
+		}
+	}
+	return changed
 }
+
+// mapText returns the map of a topic as Redis has it.
+func mapText(r *Read) string { return script.Reply(r.asked.Val()).Text(0) }
 
 // divide adds the partitions of a topic, and returns what is read beside the topic.
 func (r *Read) divide(ctx context.Context, prefix string, counters []any) (list []*Read) {
-	home := &Read{Keys: r.Keys}
-	list = append(list, home)
+	r.later = &Read{Keys: r.Keys, asked: AskMap(ctx, r.Keys)}
+	r.later.cmds = append(r.later.cmds, r.later.asked.SliceCmd)
+	list = append(list, r.later)
 	for _, k := range Partitions(prefix, r.Keys.Topic, r.Map) {
 		list = append(list, newRead(ctx, k, counters))
 	}
@@ -120,7 +160,7 @@ func (r *Read) divide(ctx context.Context, prefix string, counters []any) (list 
 		one.Tombs = redis.NewIntCmd(ctx, "zcard", one.Keys.Tombs)
 		one.cmds = append(one.cmds, one.Tombs)
 	}
-	r.Tombs, r.Parts = home.Tombs, list[1:]
+	r.Tombs, r.Parts = r.later.Tombs, list[1:]
 	return list
 }
 
@@ -130,7 +170,7 @@ func sendReads(ctx context.Context, scripts script.Caller, list []*Read, others 
 	for _, r := range list {
 		cmds = append(cmds, r.cmds...)
 	}
-	Send(ctx, scripts, append(cmds, others...))
+	scripts.Send(ctx, nil, append(cmds, others...))
 	for _, r := range list {
 		for _, cmd := range r.cmds {
 			if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) {

@@ -210,7 +210,7 @@ func (w *walk[J]) look(ctx context.Context, which string, entries int, place []s
 		w.asked = AskMap(ctx, w.keys)
 		along = append(along, w.asked.SliceCmd)
 	}
-	Do(ctx, w.Scripts, []*script.Call{call}, along...)
+	w.Scripts.DoWith(ctx, []*script.Call{call}, along...)
 	return w.heard(call)
 }
 
