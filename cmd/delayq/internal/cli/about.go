@@ -31,7 +31,7 @@ func (a *app) actCommands() []*cobra.Command {
 	for _, v := range a.verbs() {
 		list = append(list, a.verbCommand(v))
 	}
-	return append(list, a.moveCommand(), a.pauseCommand(), a.resumeCommand(), a.holdCommand(), a.limitsCommand(), a.keyCommand(), a.priorityCommand(), a.removeCommand())
+	return append(list, a.moveCommand(), a.pauseCommand(), a.resumeCommand(), a.holdCommand(), a.limitsCommand(), a.partitionCommand(), a.keyCommand(), a.priorityCommand(), a.removeCommand())
 }
 
 func (a *app) scheduleCommands() []*cobra.Command {

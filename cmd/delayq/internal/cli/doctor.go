@@ -17,6 +17,8 @@ type findingRecord struct {
 	Key      string             `json:"key"`
 	Kind     delayq.FindingKind `json:"kind"`
 	Repaired bool               `json:"repaired"`
+	// Partition has it. It is left out if the topic itself does.
+	Partition *partitionRef `json:"partition,omitempty"`
 }
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -54,6 +56,7 @@ cause. The exit code is 1 if something was found that is not repaired.`,
 				}},
 				{head: "KIND", cell: func(r *findingRecord) string { return string(r.Kind) }},
 				{head: "REPAIRED", cell: func(r *findingRecord) string { return map[bool]string{true: "yes", false: "no"}[r.Repaired] }},
+				{head: "PARTITION", cell: func(r *findingRecord) string { return r.Partition.text() }, wide: true},
 			}, (*findingRecord).exact, nil})
 			if err != nil {
 				return err
@@ -71,7 +74,7 @@ cause. The exit code is 1 if something was found that is not repaired.`,
 					repaired += report.Repaired
 					listed := len(report.Findings)
 					for _, f := range report.Findings {
-						if err := p.row(&findingRecord{refOf(topic, f.ID), f.Key, f.Kind, f.Repaired}); err != nil {
+						if err := p.row(&findingRecord{refOf(topic, f.ID), f.Key, f.Kind, f.Repaired, partitionOf(f.Partition)}); err != nil {
 							return err
 						}
 					}

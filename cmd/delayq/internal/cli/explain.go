@@ -24,7 +24,9 @@ type explanationRecord struct {
 	// What holds in the runs of the job, if it is there and not done.
 	Settings []settingRecord `json:"settings,omitempty"`
 	Waiters  int             `json:"waiters,omitempty"` // clients that wait for the job
-	left     []int           // the retries that are left by these settings
+	// Partition has the job. It is left out if the topic itself does.
+	Partition *partitionRef `json:"partition,omitempty"`
+	left      []int         // the retries that are left by these settings
 }
 
 // A settingRecord is a value that holds in the runs of a job, and who has set it.
@@ -36,7 +38,7 @@ type settingRecord struct {
 
 // explanationOf returns the record of an explanation.
 func explanationOf(topic, id string, found *delayq.Explanation) *explanationRecord {
-	r := &explanationRecord{jobRef: refOf(topic, id), At: stamp(found.At), Verdict: found.Verdict, Reasons: []reasonRecord{}, Waiters: found.Waiters}
+	r := &explanationRecord{jobRef: refOf(topic, id), At: stamp(found.At), Verdict: found.Verdict, Reasons: []reasonRecord{}, Waiters: found.Waiters, Partition: partitionOf(found.Partition)}
 	if found.Job != nil {
 		r.Job = jobOf(found.Job, false)
 	}
@@ -88,6 +90,10 @@ type reasonRecord struct {
 	Limit      int64              `json:"limit,omitempty"`
 	Rate       *rateRecord        `json:"rate,omitempty"`
 	Version    int                `json:"version,omitempty"` // of the job's record
+	// InPartition says that ahead, keys, running and limit are those of the partition of the job.
+	// Then Whole is the limit of the topic, of which limit is the share.
+	InPartition bool  `json:"in_partition,omitempty"`
+	Whole       int64 `json:"whole,omitempty"`
 }
 
 func reasonOf(r *delayq.Reason) reasonRecord {
@@ -96,6 +102,7 @@ func reasonOf(r *delayq.Reason) reasonRecord {
 		Attempt: r.Attempt, Snoozes: r.Snoozes, Stage: r.Stage, Stages: r.Stages, Server: r.Server, Host: r.Host, Servers: r.Servers, Others: r.Others,
 		Workers: r.Workers, Running: r.Running, Stragglers: r.Stragglers, Ahead: r.Ahead, Keys: r.Keys, More: r.More, PerSecond: r.PerSecond, Wait: seconds(r.Wait),
 		LoopAge: seconds(r.LoopAge), Missing: r.Missing, Finding: r.Finding, Refusal: r.Refusal, Used: r.Used, Limit: r.Limit, Rate: rateOf(r.Rate), Version: r.Version,
+		InPartition: r.Partition, Whole: r.Whole,
 	}
 	if r.Error != nil {
 		e := attemptOf(r.Error)

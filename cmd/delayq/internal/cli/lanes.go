@@ -265,7 +265,7 @@ func (a *app) changeKey(cmd *cobra.Command, topic, key string, c *keyChange) err
 	}
 	ctx := a.act(cmd.Context())
 	if limits {
-		err = a.acted(a.setKeyLimits(ctx, client, topic, key, c))
+		err = withFlag(a.acted(a.setKeyLimits(ctx, client, topic, key, c)))
 	}
 	switch {
 	case err != nil:

@@ -387,7 +387,7 @@ func (a *app) setLimits(cmd *cobra.Command, topic string, c *limitsChange) error
 	if err != nil {
 		return err
 	}
-	return a.acted(client.SetLimits(a.act(cmd.Context()), topic, limits))
+	return withFlag(a.acted(client.SetLimits(a.act(cmd.Context()), topic, limits)))
 }
 
 // showLimits writes the limits of a topic for people, with what they restrain.

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/part"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -137,29 +138,15 @@ func (a *app) memoryOf(ctx context.Context, topic string, samples int) (*memoryR
 	if err != nil {
 		return nil, err
 	}
-	keys := keysOf(a.prefix, topic)
-	many, few := make([]*redis.IntCmd, len(keys)), make([]*redis.IntCmd, len(keys))
-	_, err = rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		for i, key := range keys {
-			many[i], few[i] = pipe.MemoryUsage(ctx, key, samples), pipe.MemoryUsage(ctx, key, max(1, samples/10))
-		}
-		return nil
-	})
-	if err != nil && refused(err) {
-		return nil, &exitCode{exitRefused, "this user of Redis has no right to MEMORY USAGE, which no role has; add it with ACL SETUSER NAME +memory|usage: " + errorText(err)}
-	}
-	if err != nil && !errors.Is(err, redis.Nil) { // a key that does not exist
-		return nil, fmt.Errorf("memory of %s: %w", topic, err)
+	places, err := a.placesOf(ctx, rdb, topic)
+	if err != nil {
+		return nil, err
 	}
 	r := &memoryRecord{Topic: topic, Keys: []keyMemoryRecord{}}
-	for i, key := range keys {
-		n, other := many[i].Val(), few[i].Val()
-		if n == 0 {
-			continue
+	for _, place := range places {
+		if err := r.measure(ctx, rdb, keysOf(a.prefix, place), samples); err != nil {
+			return nil, err
 		}
-		one := keyMemoryRecord{key[strings.LastIndexByte(key, ':')+1:], n, max(n-other, other-n)}
-		r.Keys = append(r.Keys, one)
-		r.Bytes, r.Error = r.Bytes+one.Bytes, r.Error+one.Error
 	}
 	slices.SortStableFunc(r.Keys, func(x, y keyMemoryRecord) int { return cmp.Compare(y.Bytes, x.Bytes) })
 	list, err := a.stats(ctx, []string{topic})
@@ -168,6 +155,57 @@ func (a *app) memoryOf(ctx context.Context, topic string, samples int) (*memoryR
 		r.Jobs = s.Scheduled + s.Ready + s.Running + s.Dead + s.Done
 	}
 	return r, err
+}
+
+// placesOf returns the names of a topic and of all its partitions, also of those that have no jobs
+// any more: something of them is left.
+func (a *app) placesOf(ctx context.Context, rdb redis.UniversalClient, topic string) ([]string, error) {
+	fields, err := rdb.HMGet(ctx, script.NewKeys(a.prefix, topic).Parts, "map", "past").Result()
+	if err != nil {
+		return nil, fmt.Errorf("memory of %s: %w", topic, err)
+	}
+	m, err := part.ParseMap(script.Reply(fields).Text(0))
+	if err != nil {
+		return nil, fmt.Errorf("memory of %s: %w", topic, err)
+	}
+	past, err := part.ParsePast(script.Reply(fields).Text(1))
+	if err != nil {
+		return nil, fmt.Errorf("memory of %s: %w", topic, err)
+	}
+	return slices.Concat(past, m).Places(topic), nil
+}
+
+// measure adds what keys of the topic take.
+func (r *memoryRecord) measure(ctx context.Context, rdb redis.UniversalClient, keys []string, samples int) error {
+	many, few := make([]*redis.IntCmd, len(keys)), make([]*redis.IntCmd, len(keys))
+	_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i, key := range keys {
+			many[i], few[i] = pipe.MemoryUsage(ctx, key, samples), pipe.MemoryUsage(ctx, key, max(1, samples/10))
+		}
+		return nil
+	})
+	if err != nil && refused(err) {
+		return &exitCode{exitRefused, "this user of Redis has no right to MEMORY USAGE, which no role has; add it with ACL SETUSER NAME +memory|usage: " + errorText(err)}
+	}
+	if err != nil && !errors.Is(err, redis.Nil) { // a key that does not exist
+		return fmt.Errorf("memory of %s: %w", r.Topic, err)
+	}
+	for i, key := range keys {
+		n, other := many[i].Val(), few[i].Val()
+		if n == 0 {
+			continue
+		}
+		name := key[strings.LastIndexByte(key, ':')+1:]
+		at := slices.IndexFunc(r.Keys, func(k keyMemoryRecord) bool { return k.Key == name })
+		if at < 0 {
+			at = len(r.Keys)
+			r.Keys = append(r.Keys, keyMemoryRecord{Key: name})
+		}
+		k, off := &r.Keys[at], max(n-other, other-n)
+		k.Bytes, k.Error = k.Bytes+n, k.Error+off
+		r.Bytes, r.Error = r.Bytes+n, r.Error+off
+	}
+	return nil
 }
 
 // largest finds the largest jobs of a topic.

@@ -92,8 +92,8 @@ others have paused it.`,
 }
 
 // known checks that topics exist, so that a typo is no success. A topic exists if it has had a job
-// or a schedule, if a server handles it, or if it is paused, held or limited. With create every
-// topic does.
+// or a schedule, if a server handles it, or if it is paused, held, limited or divided. With create
+// every topic does.
 func (a *app) known(ctx context.Context, topics []string, create bool) error {
 	if create {
 		return nil
@@ -133,7 +133,7 @@ func (a *app) known(ctx context.Context, topics []string, create bool) error {
 		return err
 	}
 	for _, s := range stats { // for --create has made it
-		if len(s.Pauses) > 0 || !s.HeldUntil.IsZero() || s.Limits != (delayq.Limits{}) {
+		if len(s.Pauses) > 0 || !s.HeldUntil.IsZero() || s.Limits != (delayq.Limits{}) || s.Partitions != nil {
 			missing = slices.DeleteFunc(missing, func(topic string) bool { return topic == s.Topic })
 		}
 	}

@@ -210,7 +210,7 @@ func TestCompletionInShells(t *testing.T) {
 // with a flow f.
 var readers = [][]string{
 	{"topics"}, {"topic", "T", "--over", "0s"}, {"jobs", "T"}, {"jobs", "T", "--state", "ready"}, {"jobs", "T", "--error", "x", "--state", "dead"}, {"job", "T", "j"},
-	{"find", "j"}, {"explain", "T", "j"}, {"failures", "T"}, {"keys", "T"}, {"undelivered", "T"}, {"flow", "F", "f"}, {"key", "T", "k"}, {"limits", "T"}, {"servers"}, {"stats"}, {"check", "--max-lateness", "1d"}, {"schedules"}, {"schedule", "show", "T", "s"},
+	{"find", "j"}, {"explain", "T", "j"}, {"failures", "T"}, {"keys", "T"}, {"undelivered", "T"}, {"flow", "F", "f"}, {"key", "T", "k"}, {"limits", "T"}, {"partition", "T"}, {"servers"}, {"stats"}, {"check", "--max-lateness", "1d"}, {"schedules"}, {"schedule", "show", "T", "s"},
 	{"schedule", "runs", "T", "s"}, {"task", "list"}, {"doctor"}, {"audit"}, {"export", "T"}, {"schedule", "sync", "-", "--dry-run"},
 }
 
@@ -226,14 +226,14 @@ func startF(t *testing.T, client *delayq.Client) {
 // writers are command lines that change something.
 var writers = [][]string{
 	{"enqueue", "T"}, {"wait", "T", "j", "--for", "1s"}, {"move", "T", "j", "U"}, {"pause", "T"}, {"resume", "T"}, {"hold", "T", "--for", "1m"}, {"hold", "T", "--end"},
-	{"limits", "T", "--running", "1"}, {"limits", "T", "--none"}, {"key", "T", "k", "--pause"}, {"priority", "T", "j", "--ahead", "1m"}, {"remove", "U"}, {"schedule", "pause", "T", "s"},
+	{"limits", "T", "--running", "1"}, {"limits", "T", "--none"}, {"partition", "T", "2"}, {"key", "T", "k", "--pause"}, {"priority", "T", "j", "--ahead", "1m"}, {"remove", "U"}, {"schedule", "pause", "T", "s"},
 	{"schedule", "resume", "T", "s"}, {"schedule", "trigger", "T", "s"}, {"schedule", "remove", "T", "s"}, {"schedule", "edit", "T", "s", "--every", "2h"},
 	{"import", "-"}, {"task", "add", "u", "--every", "1h", "--sql", "x"}, {"task", "remove", "t"},
 }
 
 // Every command that reads works as the read-only user of the ACL file, with its password from the
 // environment. Every command that writes is refused and changes nothing. The operator may set
-// limits and holds, of a key too. The lines are those of the command acl.
+// limits and holds, of a key too, and divide a topic. The lines are those of the command acl.
 func TestReadOnlyUser(t *testing.T) {
 	t.Parallel()
 	redistest.Need(t)
@@ -273,7 +273,7 @@ func TestReadOnlyUser(t *testing.T) {
 
 	operator := newTool(t, "delayq-operator@"+server.Addr(), "shop", "DELAYQ_PASSWORD=s3cret")
 	for _, args := range writers {
-		if args[0] == "limits" || args[0] == "hold" || args[0] == "key" {
+		if args[0] == "limits" || args[0] == "hold" || args[0] == "partition" || args[0] == "key" {
 			operator.ok(args...)
 		}
 	}

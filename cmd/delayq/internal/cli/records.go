@@ -356,6 +356,7 @@ type topicRecord struct {
 	Hold          *holdRecord              `json:"hold,omitempty"`
 	Limits        *limitsRecord            `json:"limits,omitempty"`
 	NextStart     stamp                    `json:"next_start,omitzero"` // left out: now, or there is no rate
+	Partitions    *partitionsRecord        `json:"partitions,omitempty"`
 	Counters      map[delayq.Counter]int64 `json:"counters,omitempty"`
 	Rates         *ratesRecord             `json:"rates,omitempty"` // since the sample before
 	Forecast      []forecastRecord         `json:"forecast,omitempty"`

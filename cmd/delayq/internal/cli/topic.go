@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,10 +19,13 @@ func (a *app) topicCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "topic TOPIC",
 		Short: "Show a topic, and what falls due when",
-		Long: `Show the numbers of a topic, its pauses, its hold and limits, what has happened in it
-since its first job, how fast jobs come and go, and how many scheduled jobs fall due in
-each of the next steps. The rates are measured for --over, so the command takes that
-long.`,
+		Long: `Show the numbers of a topic, its pauses, its hold and limits, its partitions, what has
+happened in it since its first job, how fast jobs come and go, and how many scheduled
+jobs fall due in each of the next steps. The rates are measured for --over, so the
+command takes that long.
+
+Of the partitions it shows how many there are, the ones with the fewest and the most
+unfinished jobs, and what earlier ones have left, which close.`,
 		Example: `  delayq topic order:cancel
   delayq topic order:cancel --step 1d --steps 30`,
 		Args:              counted(1, 1, "a topic"),
@@ -77,12 +81,13 @@ func (a *app) showTopic(w io.Writer, r *topicRecord) error {
 	if !r.OldestOverdue.IsZero() {
 		oldestDue = fmt.Sprintf("due %s, %s ago", a.when(time.Time(r.OldestOverdue)), span(time.Duration(r.OverdueAge)))
 	}
-	if err := a.fields(w,
+	pairs := []string{
 		"topic", r.Topic, "state", a.stateText(r), "scheduled", number(r.Scheduled), "ready", number(r.Ready), "of keys", keysCell(r),
 		"running", number(r.Running), "retrying", number(r.Retrying), "dead", number(r.Dead), "done", number(r.Done), "overdue", number(r.Overdue), "oldest", oldestDue, "handed over", parcelsCell(r),
 		"next due", a.when(time.Time(r.NextDue)), "servers", strconv.Itoa(r.Servers), "workers", workersCell(r),
 		"schedules", number(r.Schedules), "next slot", slot, "limits", limitsCell(r), "next start", a.when(time.Time(r.NextStart)),
-	); err != nil {
+	}
+	if err := a.fields(w, slices.Concat(pairs, r.Partitions.pairs(), r.Partitions.closing())...); err != nil {
 		return err
 	}
 	for _, p := range r.Pauses {

@@ -45,6 +45,7 @@ func topicOf(s *delayq.TopicStats) *topicRecord {
 		r.Pauses = append(r.Pauses, pauseRecord{p.By, p.Reason, stamp(p.Since), stamp(p.Until)})
 	}
 	r.Limits, r.NextStart, r.Hold = limitsOf(s.Limits), stamp(s.NextStart), holdOf(s)
+	r.Partitions = partitionsOf(s.Partitions)
 	switch {
 	case s.Paused:
 		r.State = topicPaused

@@ -84,6 +84,7 @@ func actingLines(folder string) [][]string {
 		{"hold", "order:cancel", "other", "--for", "10m"},
 		{"hold", "order:cancel", "other", "--end"},
 		{"limits", "order:cancel", "--running", "5"},
+		{"partition", "report:daily", "3", "--by-key"},
 		{"key", "order:cancel", "t", "--weight", "3", "--hold", "10m"},
 		{"key", "order:cancel", "t", "--pause"},
 		{"key", "order:cancel", "t", "--resume"},

@@ -321,3 +321,34 @@ func TestTopicsAreServedWhileTheyAreUsed(t *testing.T) {
 		require.Len(b, w.took("a", `{}`), 1)
 	})
 }
+
+// Consumers take the jobs of all partitions of a topic, and of those that close. Each job is taken
+// once.
+func TestTakeFromPartitions(t *testing.T) {
+	inWorld(t, func(b *queuetest.Bubble, w *world) {
+		want := map[string]bool{}
+		for n, ids := range [][]string{{"a", "b", "c", "d"}, {"e", "f", "g", "h"}, {"i", "j", "k", "l", "m", "n"}} {
+			if n > 0 {
+				require.NoError(b, b.Client.Partition(b.Context(), "mail", n+2))
+			}
+			for _, id := range ids {
+				b.Enqueue("mail", id)
+				want[id] = true
+			}
+		}
+		require.Len(b, b.Stats("mail").Partitions.Closing, 2)
+		for len(want) > 0 {
+			jobs := w.took("mail", `{"max":5,"wait":10}`)
+			require.NotEmpty(b, jobs)
+			for _, job := range jobs {
+				id := job["id"].(string)
+				require.True(b, want[id], id)
+				delete(want, id)
+				w.is(w.settles("mail", job, "ack", ""), 200, "")
+			}
+		}
+		require.EqualValues(b, 14, b.Counter("mail", "acked"))
+		require.Zero(b, w.held)
+		require.Zero(b, w.wanted)
+	})
+}
