@@ -103,6 +103,11 @@ func (h *Handler) wrongFilter(v *view, row *topicRow, field, text string) *jobsP
 type reasonRow struct {
 	Code delayq.ReasonCode `json:"code"`
 	Text string            `json:"text"`
+	// The numbers are those of the partition of the job. Its share of a limit is Share, and the
+	// limit of the topic is Whole.
+	Part  bool  `json:"in_partition,omitempty"`
+	Share int64 `json:"share,omitempty"`
+	Whole int64 `json:"limit_of_topic,omitempty"`
 }
 
 type jobPage struct {
@@ -110,7 +115,8 @@ type jobPage struct {
 	At      time.Time     `json:"at"`
 	Verdict string        `json:"verdict"`
 	Reasons []reasonRow   `json:"reasons"`
-	Job     *jobRecord    `json:"job"` // null if there is none
+	Job     *jobRecord    `json:"job"`                 // null if there is none
+	Part    *partRef      `json:"partition,omitempty"` // that has the job; none: the topic itself
 	Payload *shownPayload `json:"payload,omitempty"`
 	Output  *shownOutput  `json:"output,omitempty"` // of a done job
 	Links   []Link        `json:"links,omitempty"`
@@ -216,7 +222,7 @@ func (h *Handler) jobPage(v *view, id string, l *look, opened bool) *jobPage {
 	v.Now = l.explained.At
 	p := &jobPage{Schema: "delayq.web.job/1", At: utc(l.explained.At), Verdict: l.explained.Verdict, Reasons: []reasonRow{}, ID: id, Show: "decoded"}
 	for _, r := range l.explained.Reasons {
-		p.Reasons = append(p.Reasons, reasonRow{r.Code, r.Text})
+		p.Reasons = append(p.Reasons, reasonOf(&r))
 	}
 	info := l.explained.Job
 	if info == nil {
@@ -226,6 +232,7 @@ func (h *Handler) jobPage(v *view, id string, l *look, opened bool) *jobPage {
 	rule := h.o.rule(v.Topic)
 	job := record(info, opened && !rule.redacted)
 	p.Job, p.Seen, p.Waiters = &job, library.Seen(info), l.explained.Waiters
+	p.Part = placeOf(l.explained.Partition)
 	p.set(l.explained)
 	p.Copies = info.Undecodable == nil && v.Can(string(RightEnqueue))
 	for name := range job.Headers {

@@ -63,22 +63,28 @@ func TestGoldenPages(t *testing.T) {
 		q := world(t)
 		h := page(t, q, web.Actions(q.Client), web.Badge("production"))
 		for name, target := range goldenPages {
-			for _, lang := range []string{"en", "zh-CN"} {
-				w := get(t, h, target, func(r *http.Request) { r.Header.Set("Accept-Language", lang) })
-				file := filepath.Join("testdata", name+"."+lang+".html")
-				got := changing.ReplaceAllString(w.Body.String(), "<!-- changes -->")
-				if *update {
-					require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
-				}
-				want, err := os.ReadFile(file)
-				require.NoError(t, err)
-				require.Equal(t, string(want), got, "%s: if this is right, run go test -run TestGoldenPages -update", file)
-				root, err := html.Parse(strings.NewReader(w.Body.String()))
-				require.NoError(t, err)
-				inert(t, name, root)
-			}
+			golden(t, h, name, target)
 		}
 	})
+}
+
+// golden compares a page with its golden files.
+func golden(t *testing.T, h http.Handler, name, target string) {
+	t.Helper()
+	for _, lang := range []string{"en", "zh-CN"} {
+		w := get(t, h, target, func(r *http.Request) { r.Header.Set("Accept-Language", lang) })
+		file := filepath.Join("testdata", name+"."+lang+".html")
+		got := changing.ReplaceAllString(w.Body.String(), "<!-- changes -->")
+		if *update {
+			require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
+		}
+		want, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.Equal(t, string(want), got, "%s: if this is right, run go test -run TestGoldenPages -update", file)
+		root, err := html.Parse(strings.NewReader(w.Body.String()))
+		require.NoError(t, err)
+		inert(t, name, root)
+	}
 }
 
 func TestJSONOfEveryPage(t *testing.T) {

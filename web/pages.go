@@ -77,6 +77,7 @@ type topicRow struct {
 	Failed    *float64         `json:"failed_per_second,omitempty"`
 	DeadMore  int64            `json:"dead_more,omitempty"` // buried within the last minute of looking
 	Counters  map[string]int64 `json:"counters,omitempty"`
+	Parts     *partsRow        `json:"partitions,omitempty"` // none: the topic is not divided
 	at        time.Time
 	perKey    delayq.Limits // all limits of the topic
 }
@@ -207,7 +208,7 @@ func (r *rates) row(s *delayq.TopicStats) topicRow {
 		Overdue: s.Overdue, Oldest: utc(s.OldestOverdue), Parcels: s.Parcels, Parcel: utc(s.OldestParcel), NextDue: utc(s.NextDue), Servers: s.Servers, Workers: s.Workers,
 		Schedules: s.Schedules, Keyed: s.Keyed, Keys: s.Keys, HeldUntil: utc(s.HeldUntil), HeldBy: s.HeldBy, HeldWhy: s.HeldReason, LimitRun: s.Limits.Running,
 		LimitRate: rateText(s.Limits.Rate), KeyRun: s.Limits.RunningPerKey, KeyRate: rateText(s.Limits.RatePerKey), perKey: s.Limits,
-		Counters: make(map[string]int64), at: s.At,
+		Counters: make(map[string]int64), Parts: partsOf(s.Partitions), at: s.At,
 	}
 	for _, p := range s.Pauses {
 		t.Pauses = append(t.Pauses, pauseRow{p.By, p.Reason, utc(p.Since), utc(p.Until)})

@@ -109,7 +109,7 @@ func (v *view) Verdict(p *jobPage) string {
 	}
 	var reasons []string
 	for _, r := range p.Reasons {
-		reasons = append(reasons, v.T("reason."+string(r.Code)))
+		reasons = append(reasons, v.Reason(r))
 	}
 	if p.Job == nil {
 		return v.T("verdict.none")

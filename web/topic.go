@@ -106,14 +106,15 @@ func (t *topicRow) Held() bool { return !t.HeldUntil.IsZero() }
 func (t *topicRow) Ordered() bool { return t.perKey.Ordered }
 func (t *topicRow) Halts() bool   { return t.perKey.OnDead == delayq.HaltKey }
 
-// isBlank reports whether the topic has nothing: no jobs, pauses, limits, schedules or past.
+// isBlank reports whether the topic has nothing: no jobs, pauses, limits, schedules, partitions or
+// past.
 func (t *topicRow) isBlank() bool {
 	past := int64(0)
 	for _, n := range t.Counters {
 		past += n
 	}
 	return t.Scheduled+t.Ready+t.Running+t.Dead+t.Done+t.Schedules+past == 0 && t.Servers == 0 && len(t.Pauses) == 0 &&
-		t.HeldUntil.IsZero() && t.perKey == (delayq.Limits{})
+		t.HeldUntil.IsZero() && t.perKey == (delayq.Limits{}) && t.Parts == nil
 }
 
 func (h *Handler) topic(v *view) (any, error) {
