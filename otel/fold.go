@@ -129,6 +129,7 @@ func (g *group) gauges(put put) {
 	due := make([]int64, len(horizons))
 	isPaused, servers, waits, alone, unknown := 1.0, -1, false, false, false
 	var oldest, oldestHanded time.Duration
+	parts, generations := 0, 0
 	for _, one := range g.topics {
 		t := one.stats
 		sum.Scheduled += t.Scheduled
@@ -146,6 +147,9 @@ func (g *group) gauges(put put) {
 		sum.FlowsAtRisk += t.FlowsAtRisk
 		for i, n := range one.due {
 			due[i] += n
+		}
+		if p := t.Partitions; p != nil {
+			parts, generations = parts+p.Count, generations+len(p.Closing)
 		}
 		if !t.Paused {
 			isPaused = 0
@@ -188,6 +192,8 @@ func (g *group) gauges(put put) {
 	put(oldestParcel, oldestHanded.Seconds())
 	put(flows, float64(sum.Flows))
 	put(flowsAtRisk, float64(sum.FlowsAtRisk))
+	put(partitions, float64(parts))
+	put(closing, float64(generations))
 	put(paused, isPaused)
 	if !alone {
 		put(liveServers, float64(servers))

@@ -78,6 +78,8 @@ var (
 	oldestParcel  = &family{"delayq.oldest_parcel", "s", "How long the oldest job that a run of the topic has handed over has waited to be passed on. 0 if none waits.", false}
 	flows         = &family{"delayq.flows", "{flow}", "Flows whose last step is a job of the topic: open ones, and those whose last step is not over or is dead.", false}
 	flowsAtRisk   = &family{"delayq.flows_at_risk", "{flow}", "Open flows, among about 500 of the topic, that have a step that has ended badly, although half of the time to their deadline has passed.", false}
+	partitions    = &family{"delayq.partitions", "{partition}", "Partitions of the topic that take new jobs. 0 if it is not divided.", false}
+	closing       = &family{"delayq.closing_generations", "{generation}", "Earlier generations of partitions that have something left. The topic before it was divided counts as one.", false}
 	paused        = &family{"delayq.paused", "", "1 if the topic is paused.", false}
 	liveServers   = &family{"delayq.servers", "{server}", "Live servers that take jobs of the topic.", false}
 	workers       = &family{"delayq.workers", "{worker}", "Jobs that these servers can run at a time: their concurrency, times the batch size of batch handlers.", false}
@@ -96,7 +98,8 @@ var (
 )
 
 var families = []*family{
-	jobs, retryingJobs, overdueJobs, oldestOverdue, dueJobs, keyedJobs, laneKeys, parcels, oldestParcel, flows, flowsAtRisk, paused, liveServers, workers, scheduleNext, jobEvents, reclaimed, dropped,
+	jobs, retryingJobs, overdueJobs, oldestOverdue, dueJobs, keyedJobs, laneKeys, parcels, oldestParcel, flows, flowsAtRisk,
+	partitions, closing, paused, liveServers, workers, scheduleNext, jobEvents, reclaimed, dropped,
 	prunedJobs, repairs, scheduleSlots, foldedTopics, redisUp, lookDuration, lastSuccess, lookErrors,
 }
 

@@ -16,7 +16,8 @@ import (
 //
 // A scrape looks at the queue only if the last look began [MinInterval] ago or earlier, and only
 // one look is under way at a time, so any number of scrapers costs Redis what one costs. A look
-// takes about 10 µs of Redis's time for each topic, and twice that if it has ready or due jobs.
+// takes about 10 µs of Redis's time for each topic or partition, and twice that if it has ready or
+// due jobs.
 //
 // If Redis does not answer within the [Timeout], the series about its state are absent, and
 // delayq_collector_errors_total goes up. If some topics cannot be read, theirs are absent. The next

@@ -375,7 +375,7 @@ func TestCollectorFolds(t *testing.T) {
 		}
 		got := scrapeOf(t, NewCollector(f.Inspector, opts...))
 		require.Len(t, got.topics(), most+1)
-		require.LessOrEqual(t, len(got), (most+1)*49+5)
+		require.LessOrEqual(t, len(got), (most+1)*51+5)
 		require.EqualValues(t, topics-most, got["delayq_folded_topics{prefix="+f.Prefix+"}"])
 		require.EqualValues(t, topics-most, got["delayq_jobs{prefix="+f.Prefix+",state=scheduled,topic=_other}"])
 		require.EqualValues(t, topics-most, got["delayq_job_events_total{event=enqueued,prefix="+f.Prefix+",topic=_other}"])
@@ -432,15 +432,17 @@ func TestSeriesOfSeveralTopics(t *testing.T) {
 		return scrapeOf(t, fixed(c.state.metrics(c.constant, look1(topics)))).cut("{prefix=delayq,topic=a", "{")
 	}
 	got := of(map[string]delayq.TopicStats{
-		"a1": {At: now, Ready: 2, Overdue: 2, OldestOverdue: now.Add(-time.Second), Servers: 3, Workers: 3, Capacity: 30, Paused: true, Parcels: 2, OldestParcel: now.Add(-time.Second), Flows: 5, FlowsAtRisk: 1},
+		"a1": {At: now, Ready: 2, Overdue: 2, OldestOverdue: now.Add(-time.Second), Servers: 3, Workers: 3, Capacity: 30, Paused: true, Parcels: 2, OldestParcel: now.Add(-time.Second), Flows: 5, FlowsAtRisk: 1, Partitions: &delayq.PartitionStats{Count: 12, Closing: make([]delayq.ClosingPartitions, 2)}},
 		"a2": {At: now, Ready: 5, Overdue: 5, OldestOverdue: now.Add(-time.Minute), Servers: 2, Workers: 20, Capacity: 20, NextSlot: now.Add(time.Hour), Parcels: 1, OldestParcel: now.Add(-time.Hour), Flows: 4, FlowsAtRisk: 2},
-		"a3": {At: now, Scheduled: 1, NextSlot: now.Add(time.Minute)},
+		"a3": {At: now, Scheduled: 1, NextSlot: now.Add(time.Minute), Partitions: &delayq.PartitionStats{Count: 1, Closing: make([]delayq.ClosingPartitions, 1)}},
 	})
 	require.EqualValues(t, 7, got["delayq_overdue_jobs{}"])
 	require.EqualValues(t, 60, got["delayq_oldest_overdue_seconds{}"])
 	require.EqualValues(t, 3, got["delayq_parcels{}"])
 	require.EqualValues(t, 9, got["delayq_flows{}"])
 	require.EqualValues(t, 3, got["delayq_flows_at_risk{}"])
+	require.EqualValues(t, 13, got["delayq_partitions{}"])
+	require.EqualValues(t, 3, got["delayq_closing_generations{}"])
 	require.EqualValues(t, 3600, got["delayq_oldest_parcel_seconds{}"])
 	require.EqualValues(t, 50, got["delayq_workers{}"])
 	require.EqualValues(t, 2, got["delayq_servers{}"], "of the topics that wait for a server")
@@ -453,6 +455,10 @@ func TestSeriesOfSeveralTopics(t *testing.T) {
 	require.Zero(t, got["delayq_servers{}"])
 	require.Contains(t, got, "delayq_oldest_parcel_seconds{}")
 	require.Zero(t, got["delayq_oldest_parcel_seconds{}"])
+	require.Contains(t, got, "delayq_partitions{}")
+	require.Zero(t, got["delayq_partitions{}"], "of topics that are not divided")
+	require.Contains(t, got, "delayq_closing_generations{}")
+	require.Zero(t, got["delayq_closing_generations{}"])
 	got = of(map[string]delayq.TopicStats{"a1": {At: now, Servers: 1}, "a2": {At: now, Overdue: 1}})
 	require.Zero(t, got["delayq_servers{}"])
 	require.NotContains(t, got, "delayq_oldest_overdue_seconds{}", "nobody knows since when")

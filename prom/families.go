@@ -72,6 +72,10 @@ var (
 		"Flows whose last step is a job of the topic: open ones, and those whose last step is not over or is dead."}
 	flowsAtRisk = &family{"delayq_flows_at_risk", gauge, []string{"topic"},
 		"Open flows, among about 500 of the topic, that have a step that has ended badly, although half of the time to their deadline has passed."}
+	partitions = &family{"delayq_partitions", gauge, []string{"topic"},
+		"Partitions of the topic that take new jobs. 0 if it is not divided."}
+	closingGenerations = &family{"delayq_closing_generations", gauge, []string{"topic"},
+		"Earlier generations of partitions that have something left. The topic before it was divided counts as one."}
 	paused = &family{"delayq_paused", gauge, []string{"topic"},
 		"1 if the topic is paused."}
 	liveServers = &family{"delayq_servers", gauge, []string{"topic"},
@@ -124,7 +128,8 @@ var processFamilies = []*family{
 }
 
 var queueFamilies = []*family{
-	jobs, retryingJobs, overdueJobs, oldestOverdue, dueJobs, keyedJobs, laneKeys, parcels, oldestParcel, flows, flowsAtRisk, paused, liveServers, workers, scheduleNext,
+	jobs, retryingJobs, overdueJobs, oldestOverdue, dueJobs, keyedJobs, laneKeys, parcels, oldestParcel, flows, flowsAtRisk,
+	partitions, closingGenerations, paused, liveServers, workers, scheduleNext,
 	jobEventsTotal, leasesReclaimedTotal, leasesDroppedTotal, prunedJobsTotal, repairsTotal, scheduleSlotsTotal,
 	foldedTopics, redisUp, lookDuration, lastSuccess, lookErrorsTotal,
 }

@@ -58,7 +58,7 @@ func (f collectorOption) applyCollector(o *options) { f(o) }
 // added up under Other. Topics that have series of their own keep them as long as they exist.
 // Range: 1 to 10,000. Default: 200.
 //
-// A topic has up to 70 series in [Metrics], and 50 in a [Collector].
+// A topic has up to 70 series in [Metrics], and 52 in a [Collector].
 func MaxTopics(n int) Option {
 	return both(func(o *options) {
 		if o.maxTopics = n; n < 1 || n > 10_000 {

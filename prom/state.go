@@ -131,6 +131,7 @@ func (g *group) gauges(set func(f *family, v float64, labels ...string)) {
 	isPaused, servers, waits, alone := true, -1, false, false
 	var oldest, oldestHanded time.Duration
 	unknown := false
+	parts, closing := 0, 0
 	for _, one := range g.topics {
 		t := one.stats
 		sum.Scheduled += t.Scheduled
@@ -148,6 +149,9 @@ func (g *group) gauges(set func(f *family, v float64, labels ...string)) {
 		sum.FlowsAtRisk += t.FlowsAtRisk
 		for i, n := range one.due {
 			due[i] += n
+		}
+		if p := t.Partitions; p != nil {
+			parts, closing = parts+p.Count, closing+len(p.Closing)
 		}
 		isPaused = isPaused && t.Paused
 		alone = alone || one.alone
@@ -191,6 +195,8 @@ func (g *group) gauges(set func(f *family, v float64, labels ...string)) {
 	set(oldestParcel, oldestHanded.Seconds())
 	set(flows, float64(sum.Flows))
 	set(flowsAtRisk, float64(sum.FlowsAtRisk))
+	set(partitions, float64(parts))
+	set(closingGenerations, float64(closing))
 	set(paused, number(isPaused))
 	if !alone {
 		set(liveServers, float64(servers))
