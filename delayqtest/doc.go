@@ -53,6 +53,7 @@
 // # Limits
 //
 // The embedded Redis is miniredis: one process, no persistence, no cluster. Situations that it
-// cannot show, like a failover, need a real Redis. A miniredis of your own works with delayq too,
-// but in real time, because only this package moves its time.
+// cannot show, like a failover, need a real Redis. [delayq.Client.Partition] divides a topic here
+// too, so a test can show what a program does with partitions. A miniredis of your own works with
+// delayq too, but in real time, because only this package moves its time.
 package delayqtest

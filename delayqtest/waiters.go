@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/delayq/delayq/internal/places"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
 )
@@ -56,21 +57,34 @@ func (q *Queue) renew(ctx context.Context, was, next time.Time) error {
 		return err
 	}
 	for _, topic := range topics {
-		key := script.NewKeys(q.Prefix, topic).Notes
-		for q.Miniredis.Exists(key) {
-			err := q.Redis.Watch(ctx, func(tx *redis.Tx) error { return q.renewIn(ctx, tx, key, was, next) }, key)
+		if err := q.renewTopic(ctx, topic, was, next); err != nil {
+			return fmt.Errorf("topic %q: %w", topic, err)
+		}
+	}
+	return nil
+}
+
+// renewTopic does that for a topic and its partitions.
+func (q *Queue) renewTopic(ctx context.Context, topic string, was, next time.Time) error {
+	m, err := places.ReadMap(ctx, script.Caller{RDB: q.Redis}, script.NewKeys(q.Prefix, topic))
+	if err != nil {
+		return err
+	}
+	for _, k := range places.All(q.Prefix, topic, m) {
+		for q.Miniredis.Exists(k.Notes) {
+			err := q.Redis.Watch(ctx, func(tx *redis.Tx) error { return q.renewIn(ctx, tx, k.Notes, was, next) }, k.Notes)
 			if err == nil {
 				break
 			}
 			if !errors.Is(err, redis.TxFailedErr) { // else somebody else has written to it
-				return fmt.Errorf("topic %q: %w", topic, err)
+				return err
 			}
 		}
 	}
 	return nil
 }
 
-// renewIn does that for a topic.
+// renewIn does that for one key.
 func (q *Queue) renewIn(ctx context.Context, tx *redis.Tx, key string, was, next time.Time) error {
 	all, err := tx.HGetAll(ctx, key).Result()
 	if err != nil {
