@@ -111,7 +111,6 @@ var unused = map[string]string{
 	"internal/fire.CallBytes":     "the model of schedules reads a page as a server does",
 	"internal/fire.PageSlots":     "the model of schedules counts pages",
 	"internal/fire.PlaceSlots":    "the model of schedules plans one schedule as a server does",
-	"internal/part.Slot":          "tests look for tags and topics in a part of the slots",
 	"internal/record.DueHead":     "a test holds inspect.lua to it",
 	"internal/script.LetterKept":  "the list of letters is complete, but nobody reads this one",
 	"internal/script.LuaFile":     "tests of the exported API read scripts",
