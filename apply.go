@@ -137,7 +137,7 @@ type Applied struct {
 	Done     int64 // jobs that were changed
 	Skipped  int64 // jobs that had moved on when their turn came, or that have lost their record
 	Failed   int64 // jobs whose outcome is unknown, or that would expire by their new due time
-	Examined int64 // entries that were looked at: see [Page.Examined]
+	Examined int64 // entries that were looked at, some twice if there are partitions: see [Page.Examined]
 
 	// Next is the Query.Cursor for an Apply that continues. It is empty if there are no more jobs.
 	Next Cursor

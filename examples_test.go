@@ -400,6 +400,50 @@ func ExampleInspector_Stats() {
 	// Output: mail scheduled 2 ready 1 enqueued so far 3
 }
 
+// A topic is divided while it has jobs. They are found as before, and new ones go to the
+// partitions.
+func ExampleClient_Partition() {
+	rdb, end := openRedis()
+	defer end()
+	ctx := context.Background()
+	client := delayq.NewClient(rdb)
+	insp := delayq.NewInspector(rdb)
+	enqueue := func(id string) error {
+		_, err := client.Enqueue(ctx, "mail", id, nil, delayq.ProcessIn(time.Hour))
+		return err
+	}
+
+	if err := enqueue("before"); err != nil {
+		log.Fatal(err)
+	}
+	if err := client.Partition(ctx, "mail", 12); err != nil {
+		log.Fatal(err)
+	}
+	if err := enqueue("after"); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("twice:", errors.Is(enqueue("before"), delayq.ErrDuplicate))
+
+	topics, err := insp.Stats(ctx, "mail")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(topics[0].Scheduled, "jobs scheduled,", topics[0].Partitions.Count, "partitions")
+	for _, c := range topics[0].Partitions.Closing {
+		fmt.Println(c.Jobs, "left of generation", c.Generation)
+	}
+	for _, id := range []string{"before", "after"} {
+		state, err := client.Dequeue(ctx, "mail", id)
+		fmt.Println(id, "was", state, err)
+	}
+	// Output:
+	// twice: true
+	// 2 jobs scheduled, 12 partitions
+	// 1 left of generation 0
+	// before was scheduled <nil>
+	// after was scheduled <nil>
+}
+
 func ExampleClient_Pause() {
 	rdb, end := openRedis()
 	defer end()

@@ -282,13 +282,18 @@ type circumstances struct {
 	settings      []Setting
 }
 
+// circumstancesOf returns the call that reads them in one place of a topic.
+func circumstancesOf(k *script.Keys, id string) *script.Call {
+	return script.NewCall(script.Explain, k.Topic, 1, k.Of(script.Explain, ""), []any{id, recordHead, explain.Look})
+}
+
 // circumstances reads them.
 func (i *Inspector) circumstances(ctx context.Context, topic, id string) (*circumstances, error) {
 	k := script.NewKeys(i.o.prefix, topic)
-	call := script.NewCall(script.Explain, topic, 1, k.Of(script.Explain, ""), []any{id, recordHead, explain.Look})
+	call := circumstancesOf(k, id)
 	first := redis.NewScanCmd(ctx, nil, "hscan", script.ServersKey(i.o.prefix), 0, "count", script.HeartbeatsPage)
 	asked := places.AskMap(ctx, k)
-	places.Do(ctx, i.scripts, []*script.Call{call}, first, asked.SliceCmd)
+	i.scripts.DoWith(ctx, []*script.Call{call}, first, asked.SliceCmd)
 	if call.Err != nil {
 		return nil, call.Err
 	}

@@ -402,8 +402,8 @@ type CheckReport struct {
 // Check makes bounded calls, one after another: one to two thousand for each million jobs. It keeps
 // eight bytes in memory for each ready job. It is safe for concurrent use.
 //
-// Of a topic with partitions, Check scans these one after the other, and looks for what is wrong with
-// them as a whole: see [FindingNotServed] and the kinds after it.
+// Of a topic with partitions, Check scans these one after the other, and looks for what is wrong
+// with them as a whole: see [FindingNotServed] and the kinds after it.
 //
 // If Check returns an error, it also returns the report of the part that it has scanned.
 func (i *Inspector) Check(ctx context.Context, topic string) (*CheckReport, error) {

@@ -146,8 +146,9 @@ type reading struct {
 }
 
 // sumUp reads numbers of topics: those of their homes, and in another round trip those of their
-// partitions, also of those that were given up lately. ask returns the commands for a place, and add adds its replies to the numbers of the
-// topic at an index. sumUp returns the first error of each topic, or nil if there is none at all.
+// partitions, also of those that were given up lately. ask returns the commands for a place, and
+// add adds its replies to the numbers of the topic at an index. sumUp returns the first error of
+// each topic, or nil if there is none at all.
 func (i *Inspector) sumUp(
 	ctx context.Context, topics []string, ask func(k *script.Keys) []redis.Cmder, add func(at int, k *script.Keys, cmds []redis.Cmder) error,
 ) (errs []error) {
@@ -175,7 +176,7 @@ func (i *Inspector) sumUp(
 					cmds = append(cmds, list[n].m.SliceCmd)
 				}
 			}
-			places.Send(ctx, i.scripts, cmds)
+			i.scripts.Send(ctx, nil, cmds)
 			for _, r := range list[:n] {
 				fail(r.at, places.In(r.keys, add(r.at, r.keys, r.cmds)))
 				if r.m == nil {

@@ -452,10 +452,8 @@ func (c *Client) SetKeyLimits(ctx context.Context, topic, key string, l KeyLimit
 	if err := errors.Join(c.validate(ctx, topic, ""), invalid(errs)); err != nil {
 		return end.err(place.At(err))
 	}
-	r, err := c.everywhere(ctx, topic, func(ctx context.Context, at commit.Place) (script.Reply, error) {
-		if err := needsByKey(at, l.Running > 0 || l.Rate != (Rate{})); err != nil {
-			return nil, err
-		}
+	fits := func(at commit.Place) error { return needsByKey(at, l.Running > 0 || l.Rate != (Rate{})) }
+	r, err := c.everywhere(ctx, topic, fits, func(ctx context.Context, at commit.Place) (script.Reply, error) {
 		r, err := c.commits.SetKey(ctx, at.Keys, key, l.encode(), mostKeyLimits)
 		if err == nil && r.Text(2) == "full" {
 			err = fmt.Errorf("%w: %d keys of the topic have limits, which is the maximum", ErrInvalid, mostKeyLimits)

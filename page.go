@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/doctor"
 	"github.com/delayq/delayq/internal/explain"
@@ -40,8 +41,9 @@ type listing struct {
 	q *Query // valid, with its defaults
 }
 
-// newListing validates a query and returns a listing that begins at its cursor. brief: its jobs have
-// only what says where they are, if no filter needs more and entries without a record are rare.
+// newListing validates a query and returns a listing that begins at its cursor. brief: its jobs
+// have only what says where they are, if no filter needs more and entries without a record are
+// rare.
 func (i *Inspector) newListing(ctx context.Context, q Query, brief bool) (*listing, error) {
 	filled, err := q.filled()
 	if err = errors.Join(i.validate(ctx, q.Topic, ""), err); err != nil {
@@ -153,8 +155,8 @@ func newJobInfo(place, id string) *JobInfo {
 	return info
 }
 
-// column returns what a row has in the place of a column of get.lua. value is the record, or what is
-// kept of a done job.
+// column returns what a row has in the place of a column of get.lua. value is the record, or what
+// is kept of a done job.
 func (q *Query) column(row places.Row, value string) func(column int) string {
 	return func(column int) string {
 		switch state := q.State; {
@@ -215,7 +217,9 @@ func (q *Query) described(k *script.Keys, row places.Row, cut int) (info *JobInf
 // elsewhere is the number of the value of get.lua that says that the topic is closed.
 const elsewhere = 13
 
-// job looks a job up in its topic, and in the partitions of that if it is closed.
+// job looks a job up in its topic, and in the partitions of that if it is closed. A done job that
+// is kept does not have its ID any more: it counts only if none is unfinished, and the latest one
+// does.
 func (i *Inspector) job(ctx context.Context, home *script.Keys, id string) (*JobInfo, error) {
 	r, err := script.LookUp(ctx, i.scripts, home, script.CallBytes, -1, []string{id})
 	if err != nil {
@@ -224,24 +228,31 @@ func (i *Inspector) job(ctx context.Context, home *script.Keys, id string) (*Job
 	read := func(k *script.Keys, r script.Reply) *JobInfo {
 		return readJobInfo(k.Topic, id, -1, func(column int) string { return r.List(2 + column).Text(0) })
 	}
-	if info := read(home, r); info != nil {
-		return info, nil
-	}
-	if r.Number(elsewhere) == 0 {
+	found := read(home, r)
+	switch {
+	case r.Number(elsewhere) != 0:
+	case found == nil:
 		return nil, ErrNotFound
+	default:
+		return found, nil
 	}
 	m, err := places.ReadMap(ctx, i.scripts, home)
 	if err != nil {
 		return nil, err
 	}
 	keys := places.OfJob(i.o.prefix, home.Topic, m, id)
-	replies, err := places.Call(ctx, i.scripts, script.Get, keys, 1, script.CallBytes, -1, id)
+	replies, err := places.Call(ctx, i.scripts, commit.Get.Script, keys, 1, script.CallBytes, -1, id)
 	for n, r := range replies {
 		if info := read(keys[n], r); info != nil {
-			return info, nil
+			if found = info; info.State != StateDone {
+				return info, nil
+			}
 		}
 	}
-	return nil, cmp.Or(err, ErrNotFound)
+	if err != nil || found == nil {
+		return nil, cmp.Or(err, ErrNotFound)
+	}
+	return found, nil
 }
 
 // examine checks all places of a topic, and its partitions as a whole.
@@ -262,7 +273,7 @@ func (i *Inspector) examine(
 		}
 		served := slices.ContainsFunc(servers, func(s ServerInfo) bool { _, does := s.Topics[topic]; return does })
 		parts := doctor.Parts{Topic: topic, Map: m, Keys: keys, Close: mend, Send: func(ctx context.Context, cmds []redis.Cmder) {
-			places.Send(ctx, i.scripts, cmds)
+			i.scripts.Send(ctx, nil, cmds)
 		}}
 		whole, err := parts.Check(ctx, served, func(found func(id string)) error { return i.straysAtHome(ctx, topic, m, found) })
 		if all.Add("", whole); err != nil {
@@ -309,8 +320,8 @@ func (i *Inspector) straysAtHome(ctx context.Context, topic string, m part.Map, 
 	return nil
 }
 
-// placed reads the replies of the explain script: that of the topic itself, and if it has partitions
-// that of the one that has the job.
+// placed reads the replies of the explain script: that of the topic itself, and if it has
+// partitions that of the one that has the job.
 func (i *Inspector) placed(ctx context.Context, home *script.Keys, id string, r script.Reply, asked places.Asked) (*circumstances, error) {
 	m, err := asked.Map(ctx, i.scripts)
 	c := readCircumstances(home.Topic, id, r)
@@ -318,14 +329,22 @@ func (i *Inspector) placed(ctx context.Context, home *script.Keys, id string, r 
 		return c, err
 	}
 	keys := places.OfJob(i.o.prefix, home.Topic, m, id)
-	replies, err := places.Call(ctx, i.scripts, script.Explain, keys, 1, id, recordHead, explain.Look)
+	calls := make([]*script.Call, len(keys))
+	for n, k := range keys {
+		calls[n] = circumstancesOf(k, id)
+	}
+	replies, err := places.Replies(ctx, i.scripts, keys, calls)
 	if err != nil {
 		return nil, err
 	}
 	at := home
 	for n, r := range replies {
 		one := readCircumstances(keys[n].Topic, id, r)
-		if c.info == nil && (one.info != nil || one.Finding != "" || c.Free.IsZero() && !one.Free.IsZero()) {
+		better := c.info == nil && (one.Finding != "" || c.Free.IsZero() && !one.Free.IsZero())
+		if one.info != nil { // a done job of an earlier generation has freed the ID
+			better = c.info == nil || c.info.State == StateDone
+		}
+		if better {
 			c, at = one, keys[n]
 		}
 	}
@@ -357,7 +376,7 @@ func (i *Inspector) placed(ctx context.Context, home *script.Keys, id string, r 
 // wholeLimits reads the limits of a topic, not of its share of them.
 func (i *Inspector) wholeLimits(ctx context.Context, home *script.Keys) (Limits, error) {
 	cmd := redis.NewSliceCmd(ctx, "hmget", home.Meta, "shared", "flow")
-	places.Send(ctx, i.scripts, []redis.Cmder{cmd})
+	i.scripts.Send(ctx, nil, []redis.Cmder{cmd})
 	text, err := script.Reply(cmd.Val()), cmd.Err()
 	return decodeLimits(cmp.Or(text.Text(0), text.Text(1))), i.scripts.Blame(ctx, err, home.Meta)
 }

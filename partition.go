@@ -24,8 +24,8 @@ func (byKey) applyPartition(o *partitionOptions) { o.byKey = true }
 
 // ByKey divides the jobs of a topic by their [Key], so that the jobs of a key are in one partition:
 // their order, and all limits of keys, are exact. Jobs without a key are divided by their IDs. An
-// ID is unique among the jobs of its key then, and a call about a job by its ID alone, such as
-// [Client.Dequeue], asks all partitions.
+// ID is unique among the jobs of its key then. A call about a job by its ID alone, such as
+// [Client.Dequeue], asks all partitions, and acts on each job that has the ID.
 func ByKey() PartitionOption { return byKey{} }
 
 // Partition divides a topic into n partitions, which are in different slots of a Redis Cluster, so
@@ -38,17 +38,19 @@ func ByKey() PartitionOption { return byKey{} }
 // divided again until the oldest have ended.
 //
 // The limits of the topic are divided, too, and remain upper bounds: a partition gets its share of
-// the running jobs and of the rate. Pauses, holds and other settings are copied.
+// the running jobs and of the rate. Jobs that run already continue, as with [Client.SetLimits].
+// Pauses, holds and other settings are copied.
 //
 // All clients and servers must be of a release that has Partition. An earlier server is seen, and
 // then the call returns ErrInvalid. An earlier client is not: it stores its jobs as before, and
 // they run, but their IDs are not compared with those in partitions.
 //
 // Range of n: 1 to 1,024. Errors: [ErrInvalid] if n, the topic or the limits do not allow it: a
-// topic with limits of keys or [Limits.Ordered] needs [ByKey], and Limits.Running must be at least
-// the number of partitions, with those of earlier calls. [ErrUnknownOutcome], the error of the
-// context, or that of Redis: call Partition again. Cost: a few calls for each partition, and one
-// for each key that has limits or is held.
+// topic with limits of keys or [Limits.Ordered] needs [ByKey], and Limits.Running must be greater
+// than the number of partitions, with those of earlier calls. [ErrUnknownOutcome], the error of the
+// context, or that of Redis: call Partition again. Each call makes partitions of its own, so what
+// one has prepared in vain is not used. Cost: a few calls for each partition, and one for each key
+// that has limits or is held.
 func (c *Client) Partition(ctx context.Context, topic string, n int, opts ...PartitionOption) error {
 	ctx, end := c.begin(ctx, CallEvent{Name: "partition", Topic: topic})
 	place := script.Place{Call: "partition", Topic: topic}
@@ -97,7 +99,7 @@ func (c *Client) partition(ctx context.Context, topic string, g part.Generation)
 		}
 	}
 	done, err = c.commits.Resize(ctx, topic, g, commit.Settings{
-		Pauses: maxPauses, KeyLimits: mostKeyLimits, HeldKeys: mostHeldKeys,
+		Pauses: maxPauses, KeyLimits: mostKeyLimits, HeldKeys: mostHeldKeys, ByID: withoutLimitsOfKeys,
 	})
 	if errors.Is(err, commit.ErrGenerations) || errors.Is(err, record.ErrShare) {
 		err = fmt.Errorf("%w: %w", ErrInvalid, err)
@@ -127,19 +129,25 @@ func (c *Client) refuseKeys(ctx context.Context, topic string) error {
 		return c.scripts.Blame(ctx, err, meta)
 	}
 	flow, _ := fields[0].(string)
-	text, _ := fields[1].(string)
-	limited, _ := strconv.ParseInt(text, 10, 64)
-	if decodeLimits(flow).ofKeys() || limited > 0 {
+	limited, _ := fields[1].(string)
+	return withoutLimitsOfKeys(flow, limited)
+}
+
+// withoutLimitsOfKeys returns an error if keys have limits, by the fields flow and limited of meta.
+func withoutLimitsOfKeys(flow, limited string) error {
+	n, _ := strconv.ParseInt(limited, 10, 64)
+	if decodeLimits(flow).ofKeys() || n > 0 {
 		return fmt.Errorf("%w: the topic has limits of keys, which need ByKey", ErrInvalid)
 	}
 	return nil
 }
 
-// everywhere makes a call for each place of a topic. It returns the reply of the home.
+// everywhere makes a call for each place of a topic, unless one of them does not fit. It returns
+// the reply of the home.
 func (c *Client) everywhere(
-	ctx context.Context, topic string, act func(ctx context.Context, at commit.Place) (script.Reply, error),
+	ctx context.Context, topic string, fits func(commit.Place) error, act func(ctx context.Context, at commit.Place) (script.Reply, error),
 ) (home script.Reply, err error) {
-	err = c.commits.Everywhere(ctx, topic, false, func(ctx context.Context, at commit.Place) error {
+	err = c.commits.Everywhere(ctx, topic, false, fits, func(ctx context.Context, at commit.Place) error {
 		r, err := act(ctx, at)
 		if at.Keys.Topic == topic {
 			home = r
@@ -153,10 +161,14 @@ func (c *Client) everywhere(
 // had.
 func (c *Client) setLimits(ctx context.Context, topic string, l Limits) (before string, err error) {
 	first := true
-	err = c.commits.Everywhere(ctx, topic, true, func(ctx context.Context, at commit.Place) error {
-		if err := needsByKey(at, l.ofKeys()); err != nil {
-			return err
+	fits := func(at commit.Place) error {
+		err := needsByKey(at, l.ofKeys())
+		if err == nil {
+			_, err = record.ShareOfLimits(l.encode(), at.Index, at.Of)
 		}
+		return err
+	}
+	err = c.commits.Everywhere(ctx, topic, true, fits, func(ctx context.Context, at commit.Place) error {
 		was, err := c.commits.SetShare(ctx, at, l.encode(), false)
 		if err == nil && (l.ofKeys() || decodeLimits(was).ofKeys()) {
 			err = c.unsure(serve.UnparkAll(ctx, c.scripts, at.Keys))
@@ -171,6 +183,9 @@ func (c *Client) setLimits(ctx context.Context, topic string, l Limits) (before 
 	}
 	return before, err
 }
+
+// anyPlace is what all places fit for.
+func anyPlace(commit.Place) error { return nil }
 
 // needsByKey returns an error if a place is a partition by ID, and the setting is one of keys.
 func needsByKey(at commit.Place, ofKeys bool) error {

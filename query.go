@@ -70,10 +70,12 @@ type Page struct {
 	// Next is the Cursor of the query for the next page. It is empty at the end.
 	Next Cursor
 	// Examined is the number of entries that were looked at: those of the returned jobs, those of
-	// jobs that do not match, and those that jobs have left behind.
+	// jobs that do not match, and those that jobs have left behind. A page of scheduled, dead or
+	// done jobs of a topic with partitions reads somewhat ahead in each of them. The next page
+	// looks at these entries again, and they count again.
 	Examined int
 	// Total is the number of jobs in the state and, where an index finds them, from From to To. The
-	// filters do not change it.
+	// filters do not change it. With partitions it is the number in all of them.
 	Total int64
 	At    time.Time // when the page was read, by Redis's clock
 }
@@ -229,6 +231,12 @@ func (q *Query) admits(info *JobInfo) bool {
 //   - Dead jobs are sorted by time of burial.
 //   - Done jobs are sorted by the time until which they are kept.
 //
+// In a topic with partitions ([Client.Partition]), scheduled, dead and done jobs are in this order
+// together, and those of the same time partition by partition. Ready and running jobs come
+// partition by partition, and have this order within each: first come those of the topic itself,
+// then those in the partitions of the oldest Partition call. The 10,000 running jobs below are
+// those of one partition.
+//
 // A job that stays in its state, with its time, is on exactly one of the pages, whatever else is
 // enqueued, taken, cancelled or moved between the calls. A job that arrives or leaves in the
 // meantime may be on one of them. There are three exceptions. A ready job appears twice if it was
@@ -259,7 +267,9 @@ func (q *Query) admits(info *JobInfo) bool {
 // of headers cost further calls. Each call looks at up to 1,000 entries and reads about 1 MiB of
 // records and errors, or one job. Finding the place in ready again takes a look at 1,025 more IDs.
 // With filters there are at least Budget / 1,000 calls, if few jobs match, and one call for each
-// MiB of records. Running jobs cost one more call for each 1,000 of them.
+// MiB of records. Running jobs cost one more call for each 1,000 of them. In a topic with
+// partitions there are at least two round trips, with a call for each partition, and a call looks
+// at one or more entries of each, even beyond Budget.
 func (i *Inspector) Jobs(ctx context.Context, q Query) (*Page, error) {
 	return i.jobs(ctx, q, false)
 }

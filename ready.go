@@ -75,7 +75,7 @@ func (c *Client) pause(ctx context.Context, verb, topic string, p Pause, errs []
 	if err := errors.Join(c.validate(ctx, topic, ""), invalid(errs)); err != nil {
 		return end.err(place.At(err))
 	}
-	r, err := c.everywhere(ctx, topic, func(ctx context.Context, at commit.Place) (script.Reply, error) {
+	r, err := c.everywhere(ctx, topic, anyPlace, func(ctx context.Context, at commit.Place) (script.Reply, error) {
 		r, err := c.commits.Pause(ctx, at.Keys, verb, p.By, ceilMS(p.For), p.Reason, maxPauses)
 		if err == nil && r.Text(2) == "too_many" {
 			err = fmt.Errorf("by %q: %w", p.By, ErrTooManyPauses)
@@ -137,7 +137,7 @@ func (c *Client) hold(ctx context.Context, verb, topic string, ms int64, reason,
 	if err := errors.Join(c.validate(ctx, topic, ""), invalid(errs)); err != nil {
 		return end.err(place.At(err))
 	}
-	r, err := c.everywhere(ctx, topic, func(ctx context.Context, at commit.Place) (script.Reply, error) {
+	r, err := c.everywhere(ctx, topic, anyPlace, func(ctx context.Context, at commit.Place) (script.Reply, error) {
 		return c.commits.Hold(ctx, at.Keys, ms, actorOf(ctx), reason)
 	})
 	return end.err(c.acted(ctx, place, text, pausesText(r.Text(3), r.Now()), place.At(err)))
@@ -185,7 +185,7 @@ func (c *Client) holdKey(ctx context.Context, verb, topic, key string, ms int64,
 	if err := errors.Join(c.validate(ctx, topic, ""), invalid(errs)); err != nil {
 		return end.err(place.At(err))
 	}
-	r, err := c.everywhere(ctx, topic, func(ctx context.Context, at commit.Place) (script.Reply, error) {
+	r, err := c.everywhere(ctx, topic, anyPlace, func(ctx context.Context, at commit.Place) (script.Reply, error) {
 		r, err := c.commits.HoldKey(ctx, at.Keys, key, ms, mostHeldKeys)
 		if err == nil && r.Text(2) == "full" {
 			err = fmt.Errorf("%w: %d keys of the topic are held, which is the maximum", ErrInvalid, mostHeldKeys)

@@ -375,7 +375,8 @@ func badAgain(err, bad error) error {
 // counts: a hold prolongs another one and never shortens it.
 //
 // Jobs that run already continue. Jobs that their server has taken ahead may still start; a topic
-// with [Limits] has none.
+// with [Limits] has none. In a topic with partitions ([Client.Partition]), the partition of the job
+// is held, and the others go on until a handler returns the same there.
 //
 // An error that wraps a Hold or is joined with it has the same effect, and its message is kept as
 // the reason: see [TopicStats]. [Permanent], [Again] and [Snooze] take precedence: see [Handler].
@@ -389,7 +390,8 @@ func Hold(d time.Duration) error { return &holdError{d: d} }
 // answered "429 Too Many Requests": see [Key]. The job goes back to its place among those of its
 // key, and its attempt is not used up. No server takes a job of the key until d has passed. Jobs of
 // other keys and jobs without a key continue. The rest is as for [Hold]: the latest end counts, and
-// jobs that run or were taken ahead are not affected.
+// jobs that run or were taken ahead are not affected. In a topic with partitions that are not by
+// key ([ByKey]), the jobs of the key in the partition of the job are held.
 //
 // A job without a key fails instead: it is retried after d, or buried if no retry is left. Of a
 // Hold and a HoldKey in one error the first counts. [Client.ResumeKey] ends a hold early.

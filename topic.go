@@ -416,13 +416,14 @@ func (o *serverOptions) joinPool(h *handlerOptions) (errs []error) {
 // calls expire by themselves within 3 minutes, and a server's list of taken jobs expires with their
 // leases.
 //
-// Of a topic with partitions, all of them must be empty, and all are removed. It keeps its partitions:
-// the next job goes to one of them.
+// Of a topic with partitions, all of them must be empty, and all are removed. It keeps its map: the
+// next job goes to a partition.
 //
 // If ctx ends when the keys are deleted already, RemoveTopic still looks for new jobs and removes
 // the name.
 //
-// Cost: O(servers), with one call for 100 of them, and a few calls of O(1), also for each partition.
+// Cost: O(servers), with one call for 100 of them, and a few calls of O(1), also for each
+// partition.
 func (c *Client) RemoveTopic(ctx context.Context, topic string) error {
 	ctx, end := c.begin(ctx, CallEvent{Name: "remove topic", Topic: topic})
 	place := script.Place{Call: "remove", Topic: topic}
@@ -454,7 +455,7 @@ func (c *Client) removeTopic(ctx context.Context, topic string) error {
 	}
 	for i := len(keys) - 1; i >= 0 && err == nil && has == (places.Content{}); i-- {
 		var r script.Reply
-		r, err = c.commits.Call(ctx, script.RemoveTopic, keys[i])
+		r, err = c.commits.RemoveKeys(ctx, keys[i])
 		has, err = places.ReadContent(r.Text(2)), places.In(keys[i], err)
 	}
 	switch {

@@ -176,6 +176,7 @@ func TestCallHookSeesEveryCall(t *testing.T) {
 			{"Resume", delayq.CallEvent{Name: "resume", Topic: "t"}, func() error { return c.Resume(ctx, "t", "") }, none},
 			{"ResumeAll", delayq.CallEvent{Name: "resume all", Topic: "t"}, func() error { return c.ResumeAll(ctx, "t") }, none},
 			{"SetLimits", delayq.CallEvent{Name: "set limits", Topic: "t"}, func() error { return c.SetLimits(ctx, "t", delayq.Limits{Running: 9}) }, none},
+			{"Partition", delayq.CallEvent{Name: "partition", Topic: "divided"}, func() error { return c.Partition(ctx, "divided", 2) }, none},
 			{"SetPriority", delayq.CallEvent{Name: "set priority", Topic: "t", ID: "none", Jobs: 1}, func() error { return c.SetPriority(ctx, "t", "none", time.Hour) },
 				func(err error) bool { return errors.Is(err, delayq.ErrNotFound) }},
 			{"HoldKey", delayq.CallEvent{Name: "hold key", Topic: "t"}, func() error { return c.HoldKey(ctx, "t", "k", time.Hour) }, none},

@@ -128,6 +128,37 @@ func TestInspectorCosts(t *testing.T) {
 	}
 }
 
+// A topic with partitions costs one round trip more, in which its map is read again.
+func TestInspectorCostsOfPartitions(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t, redistest.NoRoles...).Client(t)
+	prefix, ctx := redistest.Prefix(t), t.Context()
+	client := delayq.NewClient(rdb, delayq.Prefix(prefix))
+	for _, topic := range []string{"whole", "parted"} {
+		_, err := client.Enqueue(ctx, topic, "same", nil, delayq.ProcessIn(time.Hour))
+		require.NoError(t, err)
+	}
+	require.NoError(t, client.Partition(ctx, "parted", 3))
+
+	count := new(tripCount)
+	counted := redis.NewClient(rdb.Options())
+	defer func() { require.NoError(t, counted.Close()) }()
+	counted.AddHook(count)
+	insp := delayq.NewInspector(counted, delayq.Prefix(prefix))
+	for name, c := range map[string]struct {
+		topics []string
+		cost   [2]int
+	}{
+		"without partitions": {[]string{"whole"}, [2]int{1, 2 + 17}},
+		"with partitions":    {[]string{"parted"}, [2]int{2, 2 + 17 + 2 + 3*17}},
+		"both":               {[]string{"whole", "parted"}, [2]int{2, 2 + 2*17 + 2 + 3*17}},
+	} {
+		_, err := insp.Stats(ctx, c.topics...)
+		require.NoError(t, err, name)
+		require.Equal(t, c.cost, count.take(), name)
+	}
+}
+
 // A client of a Cluster that may read from replicas sends the calls of an Inspector there: one
 // pipeline to each node. The inspector of the ACL file may do that.
 func TestInspectorOnACluster(t *testing.T) {

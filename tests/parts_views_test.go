@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,11 +15,13 @@ import (
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/hand"
 	"github.com/delayq/delayq/internal/part"
+	"github.com/delayq/delayq/internal/queuetest"
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
 )
 
-// A twin is two topics with the same jobs: mail has partitions of several calls, and plain has none.
+// A twin is two topics with the same jobs: mail has partitions of several calls, and plain has
+// none.
 type twin struct {
 	*testing.T
 	rdb    redis.UniversalClient
@@ -29,8 +32,8 @@ type twin struct {
 	m      part.Map
 }
 
-// eachTwin runs a test of such topics, divided by ID and by key. Each of three parts of the jobs was
-// stored before another Partition call.
+// eachTwin runs a test of such topics, divided by ID and by key. Each of three parts of the jobs
+// was stored before another Partition call.
 func eachTwin(t *testing.T, test func(w *twin)) {
 	t.Parallel()
 	for name, opts := range map[string][]delayq.PartitionOption{"by ID": nil, "by key": {delayq.ByKey()}} {
@@ -54,8 +57,8 @@ func eachTwin(t *testing.T, test func(w *twin)) {
 	}
 }
 
-// store stores n jobs in both topics: a fifth of them is ready, a fifth dead, and the others are due
-// within the next hours, some of them at the same time.
+// store stores n jobs in both topics: a fifth of them is ready, a fifth dead, and the others are
+// due within the next hours, some of them at the same time.
 func (w *twin) store(name string, n int) {
 	w.Helper()
 	for _, topic := range []string{"mail", "plain"} {
@@ -520,4 +523,234 @@ func TestRemoveTopicWithPartitions(t *testing.T) {
 		require.NoError(w, err)
 		require.Equal(w, 2, info.Partition.Generation)
 	})
+}
+
+// retire takes a generation of mail, whose places must be empty, from the map.
+func (w *twin) retire(generation int) {
+	w.Helper()
+	home := hand.New(w, w.rdb, w.prefix, "mail")
+	for range 2 {
+		_, err := home.TryRetire(home.Map(), generation, true, 0)
+		require.NoError(w, err)
+	}
+	m, err := part.ParseMap(home.Map())
+	require.NoError(w, err)
+	require.NotContains(w, m, part.Generation{Number: generation, Parts: 1})
+	for _, g := range m {
+		require.NotEqual(w, generation, g.Number)
+	}
+}
+
+// eachDivided runs a test of a topic mail without jobs, whose home and first 2 partitions have left
+// the map, and which has 3 partitions now. The places are all of them, the home first.
+func eachDivided(t *testing.T, test func(w *twin, places []*hand.Hand)) {
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		w := &twin{T: t, rdb: rdb, prefix: redistest.Prefix(t), began: time.Now()}
+		w.client, w.insp = delayq.NewClient(rdb, delayq.Prefix(w.prefix)), delayq.NewInspector(rdb, delayq.Prefix(w.prefix))
+		require.NoError(t, w.client.Partition(t.Context(), "mail", 2))
+		require.NoError(t, w.client.Partition(t.Context(), "mail", 3))
+		home := hand.New(t, rdb, w.prefix, "mail")
+		all, err := part.ParseMap(home.Map())
+		require.NoError(t, err)
+		require.Len(t, all, 3)
+		w.retire(all[0].Number)
+		w.retire(all[1].Number)
+		w.m = all[2:]
+		require.Equal(t, w.m.String(), home.Map())
+		var places []*hand.Hand
+		for _, name := range all.Places("mail") {
+			places = append(places, hand.New(t, rdb, w.prefix, name))
+		}
+		require.Len(t, places, 6)
+		test(w, places)
+	})
+}
+
+// The history of a topic is that of all its partitions together, with those that were given up.
+func TestHistoryOfPartitions(t *testing.T) {
+	eachDivided(t, func(w *twin, places []*hand.Hand) {
+		now, err := w.rdb.Time(w.Context()).Result()
+		require.NoError(w, err)
+		want := map[delayq.Outcome]int64{}
+		for i, h := range places {
+			n := int64(1) << i
+			require.NoError(w, tryChronicle(h, "1", fmt.Sprintf("acked %d retried 1 late0 %d ran3 %d", n, n, n)))
+			want[delayq.OutcomeAcked] += n
+			want[delayq.OutcomeRetried]++
+		}
+		sum := lastHour(w.T, w.insp, "mail", now)
+		require.Equal(w, want, sum.Outcomes)
+		require.EqualValues(w, 63, sum.Lateness.Count())
+		require.EqualValues(w, 63, sum.RunTime.Count())
+	})
+}
+
+// Jobs that were handed over in vain are listed together, the latest first, up to 100: those of
+// partitions that were given up too.
+func TestUndeliveredOfPartitions(t *testing.T) {
+	eachDivided(t, func(w *twin, places []*hand.Hand) {
+		at := time.UnixMilli(1_700_000_000_000)
+		for i := range 120 {
+			entry := fmt.Sprintf(`{"at":%d,"from":"%d","topic":"bill","id":"%03d","reason":"why"}`, at.Add(time.Duration(i)*time.Second).UnixMilli(), i%6, i)
+			require.NoError(w, w.rdb.LPush(w.Context(), places[i%6].Keys.Undelivered, entry).Err())
+		}
+		list, err := w.insp.Undelivered(w.Context(), "mail")
+		require.NoError(w, err)
+		require.Len(w, list, 100)
+		for i, u := range list {
+			n := 119 - i
+			require.Equal(w, delayq.UndeliveredJob{At: at.Add(time.Duration(n) * time.Second), From: strconv.Itoa(n % 6), Topic: "bill", ID: fmt.Sprintf("%03d", n), Reason: "why"}, u)
+		}
+	})
+}
+
+// The jobs of schedules are in the topic itself, also when that has left the map. Whoever knows the
+// partitions finds them there, and all views have them.
+func TestJobsOfSchedulesStayAtHome(t *testing.T) {
+	eachDivided(t, func(w *twin, places []*hand.Hand) {
+		ctx := w.Context()
+		require.NoError(w, w.client.Schedule(ctx, "mail", "nightly", delayq.Every(time.Hour), nil, delayq.Retry(3)))
+		fresh, knows := delayq.NewClient(w.rdb, delayq.Prefix(w.prefix)), delayq.NewClient(w.rdb, delayq.Prefix(w.prefix))
+		_, err := knows.Enqueue(ctx, "mail", "other", nil, delayq.ProcessIn(time.Hour))
+		require.NoError(w, err)
+		trigger := func() string {
+			id, err := w.client.Trigger(ctx, "mail", "nightly")
+			require.NoError(w, err)
+			return id
+		}
+		for name, c := range map[string]*delayq.Client{"with an old map": w.client, "with no map": fresh, "whose map has no home": knows} {
+			w.Log("a client ", name)
+			id := trigger()
+			n, err := w.rdb.HExists(ctx, places[0].Keys.Pool, id).Result()
+			require.NoError(w, err)
+			require.True(w, n)
+			info, err := c.Get(ctx, "mail", id)
+			require.NoError(w, err)
+			require.Equal(w, []any{"mail", "nightly", delayq.StateReady}, []any{info.Topic, info.Schedule, info.State})
+			require.NoError(w, c.Reschedule(ctx, "mail", id, delayq.ProcessIn(time.Hour)))
+			require.NoError(w, c.Bury(ctx, "mail", id, "why"))
+			require.NoError(w, c.Revive(ctx, "mail", id))
+			state, err := c.Dequeue(ctx, "mail", id)
+			require.NoError(w, err)
+			require.Equal(w, delayq.StateReady, state)
+		}
+
+		id := trigger()
+		info, err := w.insp.Job(ctx, "mail", id)
+		require.NoError(w, err)
+		require.Equal(w, "nightly", info.Schedule)
+		found, err := w.insp.Find(ctx, id)
+		require.NoError(w, err)
+		require.Len(w, found, 1)
+		e, err := w.insp.Explain(ctx, "mail", id)
+		require.NoError(w, err)
+		require.Equal(w, delayq.PartitionRef{}, e.Partition)
+		require.Contains(w, e.Verdict, "it is in the topic itself")
+		for _, latest := range []bool{false, true} {
+			got, _ := w.pages(delayq.Query{Topic: "mail", State: delayq.StateReady, Latest: latest})
+			require.Equal(w, []string{id}, got)
+		}
+		stats, err := w.insp.Stats(ctx, "mail")
+		require.NoError(w, err)
+		require.EqualValues(w, []int64{1, 1, 1}, []int64{stats[0].Ready, stats[0].Scheduled, stats[0].Schedules})
+		require.Empty(w, stats[0].Partitions.Closing)
+		report, err := w.insp.Check(ctx, "mail")
+		require.NoError(w, err)
+		require.Zero(w, report.Found[delayq.FindingStrayHome])
+		applied, err := w.client.Apply(ctx, delayq.Query{Topic: "mail", State: delayq.StateReady}, delayq.Cancel())
+		require.NoError(w, err)
+		require.EqualValues(w, 1, applied.Done)
+		_, err = w.insp.Job(ctx, "mail", id)
+		require.ErrorIs(w, err, delayq.ErrNotFound)
+	})
+}
+
+// A page of jobs that are merged looks at some entries of each place, even with a Budget of one,
+// and the next page can count them again. Where places come one after the other, an entry counts
+// once.
+func TestExaminedInPartitions(t *testing.T) {
+	eachTwin(t, func(w *twin) {
+		examined := func(q delayq.Query) (sum int) {
+			for {
+				page, err := w.insp.Jobs(w.Context(), q)
+				require.NoError(w, err)
+				require.LessOrEqual(w, page.Examined, max(q.Budget, len(w.places())))
+				sum += page.Examined
+				if q.Cursor = page.Next; q.Cursor == "" {
+					return sum
+				}
+			}
+		}
+		require.Greater(w, examined(delayq.Query{Topic: "mail", State: delayq.StateScheduled, Limit: 5, Budget: 1000}), 60)
+		require.Equal(w, 60, examined(delayq.Query{Topic: "mail", State: delayq.StateScheduled, Limit: 1000, Budget: 1000}))
+		examined(delayq.Query{Topic: "mail", State: delayq.StateScheduled, Limit: 100, Budget: 1})
+		for _, h := range w.places() {
+			h.Take(100, time.Minute)
+		}
+		require.Equal(w, 20, examined(delayq.Query{Topic: "mail", State: delayq.StateRunning, Limit: 5, Budget: 1000}))
+	})
+}
+
+// The limits of a topic are divided among the places of its map. A home that has left it keeps its
+// share, for the jobs of schedules.
+func TestLimitsOfARetiredHome(t *testing.T) {
+	eachDivided(t, func(w *twin, places []*hand.Hand) {
+		require.NoError(w, w.client.SetLimits(w.Context(), "mail", delayq.Limits{Running: 10}))
+		var running []int
+		for _, h := range append([]*hand.Hand{places[0]}, places[3:]...) {
+			flow, err := w.rdb.HGet(w.Context(), h.Keys.Meta, "flow").Result()
+			require.NoError(w, err)
+			var n int
+			_, err = fmt.Sscan(flow, &n)
+			require.NoError(w, err)
+			running = append(running, n)
+		}
+		require.Equal(w, []int{3, 3, 2, 2}, running)
+		stats, err := w.insp.Stats(w.Context(), "mail")
+		require.NoError(w, err)
+		require.Equal(w, delayq.Limits{Running: 10}, stats[0].Limits)
+	})
+}
+
+// A user that is limited to one topic can do with its partitions what it can do with a topic, if
+// each of its patterns stands for them too, as docs/security.md says. Without that it can do
+// nothing there.
+func TestUsersOfOneTopicWithPartitions(t *testing.T) {
+	redistest.Need(t)
+	rs := redistest.Start(t, redistest.NoRoles...)
+	admin := rs.Client(t)
+	as := func(role string, topics ...string) *delayq.Client {
+		user := aclUser(t, role)
+		words := []string{user[0], "reset"}
+		for _, word := range user[1:] {
+			if !strings.Contains(word, ":{*}:") {
+				words = append(words, word)
+				continue
+			}
+			for _, topic := range topics {
+				words = append(words, strings.Replace(word, "{*}", "{"+topic+"}", 1))
+			}
+		}
+		setUser(t, admin, words...)
+		return delayq.NewClient(queuetest.ACLClient(t, rs, role))
+	}
+	ctx := t.Context()
+	operator := as("operator", "mail", "mail#*")
+	require.NoError(t, operator.Partition(ctx, "mail", 3))
+	require.NoError(t, operator.Partition(ctx, "mail", 4, delayq.ByKey()))
+	require.Error(t, operator.Partition(ctx, "post", 3))
+	producer := as("producer", "mail", "mail#*")
+	for i := range 20 {
+		id := strconv.Itoa(i)
+		_, err := producer.Enqueue(ctx, "mail", id, nil, delayq.ProcessIn(time.Hour))
+		require.NoError(t, err)
+		require.NoError(t, producer.Reschedule(ctx, "mail", id, delayq.ProcessIn(2*time.Hour)))
+		_, err = producer.Dequeue(ctx, "mail", id)
+		require.NoError(t, err)
+	}
+	require.NoError(t, operator.Pause(ctx, "mail", delayq.Pause{By: "ann"}))
+	require.NoError(t, operator.SetLimits(ctx, "mail", delayq.Limits{Running: 100}))
+
+	_, err := as("producer", "mail").Enqueue(ctx, "mail", "x", nil)
+	require.ErrorContains(t, err, "NOPERM")
 }

@@ -220,8 +220,8 @@ func TestBriefly(t *testing.T) {
 	require.Equal(t, "on its way", f.Brief())
 }
 
-// A verdict says which partition has the job, and which ones close. What is reached in a partition is
-// its share, and how soon its jobs start depends on all places that have some.
+// A verdict says which partition has the job, and which ones close. What is reached in a partition
+// is its share, and how soon its jobs start depends on all places that have some.
 func TestExplainPartitions(t *testing.T) {
 	t.Parallel()
 	f := ready()

@@ -17,8 +17,8 @@ type Progress struct {
 // fewSteps is how many steps a verdict names: the newest.
 const fewSteps = 5
 
-// noted returns which partition has the job, of which flow it is a step, how far it has come, and how
-// many clients wait for it. Each part is a clause behind a semicolon.
+// noted returns which partition has the job, of which flow it is a step, how far it has come, and
+// how many clients wait for it. Each part is a clause behind a semicolon.
 func (f *Facts) noted() string {
 	if f.Job == nil {
 		return ""

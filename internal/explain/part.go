@@ -110,8 +110,8 @@ func (r *Reason) ofAll() string {
 	return ""
 }
 
-// reached returns that as many jobs are running as the limit of the topic allows, or the share of it
-// that a partition has.
+// reached returns that as many jobs are running as the limit of the topic allows, or the share of
+// it that a partition has.
 func (r *Reason) reached() string {
 	limit := "the limit of the topic is " + grouped(r.Limit)
 	if r.Partition {
