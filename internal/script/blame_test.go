@@ -21,11 +21,11 @@ func TestReadsFindTheNodesAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32
 		rdb := redis.NewClusterClient(&redis.ClusterOptions{
-			Addrs: []string{"dead:1"}, MaxRedirects: -1, MaxRetries: -1,
+			Addrs: []string{"127.0.0.1:1"}, MaxRedirects: -1, MaxRetries: -1,
 			Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("refused") },
 			ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
 				asked.Add(1)
-				return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: "dead:1"}}}}, nil
+				return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: "127.0.0.1:1"}}}}, nil
 			},
 		})
 		defer func() { require.NoError(t, rdb.Close()) }()
