@@ -78,6 +78,12 @@ func MethodRole(call Call) (role, what string) {
 		if roles := MethodRoles()["Inspector.Stats"]; len(roles) > 0 {
 			return roles[call.Turn%uint(len(roles))], call.Function
 		}
+	case "eachPlace", "Caller.Send": // a call for each place of a topic, or a Client's own on a Cluster
+		call.Function = "Partition"
+	case "(*application).readAhead":
+		call.Function = "Apply"
+	case "(*walk).sendAll": // the places of a topic, for callers of single calls
+		call.Function = ofOperators(call, "Enqueue")
 	case "(*conveyor).start": // for calls about many jobs
 		call.Function = ofOperators(call, "EnqueueBatch")
 	}
