@@ -39,11 +39,8 @@ func (s *Server) Look(ctx context.Context) (h Horizon, err error) {
 	if err := s.awaitLook(ctx, &s.looks.parts); err != nil { // before the topics: it can find some
 		return h, err
 	}
-	type asked struct {
-		topic *Topic
-		seen  <-chan sight
-	}
-	var all []asked
+	next := int64(math.MaxInt64)
+	var alone []*Topic
 	for _, t := range s.Topics.all() {
 		if t.Loops.take == nil { // not started
 			continue
@@ -51,28 +48,57 @@ func (s *Server) Look(ctx context.Context) (h Horizon, err error) {
 		if t.config.home == nil {
 			h.Topics = append(h.Topics, t.Keys.Topic)
 		}
-		all = append(all, asked{t, t.promoting.look.ask()}, asked{t, t.taking.look.ask()}, asked{t, t.Loops.relaying.look.ask()})
-		t.wake()
-		t.Loops.take.Wake()
-		t.Loops.relay.Wake()
-	}
-	next := int64(math.MaxInt64)
-	for _, a := range all {
-		select {
-		case one := <-a.seen:
-			h.Busy = h.Busy || one.busy
-			if one.next > 0 {
-				next = min(next, one.next)
-			}
-		case <-a.topic.stay.base.Done():
-		case <-ctx.Done():
-			return h, context.Cause(ctx)
+		if !t.sharesWorkers() {
+			alone = append(alone, t)
+			continue
 		}
+		// One after the other: at the same time, each would claim workers that others miss.
+		if err := h.gather(ctx, &next, t); err != nil {
+			return h, err
+		}
+	}
+	if err := h.gather(ctx, &next, alone...); err != nil {
+		return h, err
 	}
 	if next < math.MaxInt64 {
 		h.Next = time.UnixMicro(next)
 	}
 	return h, nil
+}
+
+// sharesWorkers reports whether the topic has workers of a pool.
+func (t *Topic) sharesWorkers() bool {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
+	return t.Workers.Member != nil
+}
+
+// gather makes topics look at everything, and adds what they see.
+func (h *Horizon) gather(ctx context.Context, next *int64, topics ...*Topic) error {
+	type asked struct {
+		topic *Topic
+		seen  <-chan sight
+	}
+	var all []asked
+	for _, t := range topics {
+		all = append(all, asked{t, t.promoting.look.ask()}, asked{t, t.taking.look.ask()}, asked{t, t.Loops.relaying.look.ask()})
+		t.wake()
+		t.Loops.take.Wake()
+		t.Loops.relay.Wake()
+	}
+	for _, a := range all {
+		select {
+		case one := <-a.seen:
+			h.Busy = h.Busy || one.busy
+			if one.next > 0 {
+				*next = min(*next, one.next)
+			}
+		case <-a.topic.stay.base.Done():
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
 }
 
 // looks are the requests to the loops of a server that it has one of.
