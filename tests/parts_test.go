@@ -16,9 +16,8 @@ import (
 	"github.com/delayq/delayq/internal/script"
 )
 
-// eachParted runs a test of a topic "mail" with partitions by ID, by key, and of two Partition
-// calls
-// of which the first has jobs yet.
+// eachParted runs a test of a topic "mail" without partitions, with some by ID or by key, and after
+// two Partition calls of which the first has jobs yet.
 func eachParted(t *testing.T, test func(t *testing.T, fresh func() *delayq.Client)) {
 	t.Parallel()
 	for name, calls := range map[string][]func(context.Context, *delayq.Client) error{
