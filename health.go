@@ -439,9 +439,8 @@ func (c *Client) Repair(ctx context.Context, topic string) (*CheckReport, error)
 		d := doctor.New(c.scripts, c.rdb, k, true)
 		err := d.Check(ctx)
 		return &d.Report, err
-	}, func(ctx context.Context, k *script.Keys) error {
-		err := c.unsure(commit.ClosePlace(ctx, c.scripts, k))
-		return err
+	}, func(ctx context.Context, k *script.Keys, keysStay bool) error {
+		return c.unsure(commit.ClosePlace(ctx, c.scripts, k, keysStay))
 	})
 	if err != nil {
 		err = place.At(c.unsure(err))

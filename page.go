@@ -257,7 +257,8 @@ func (i *Inspector) job(ctx context.Context, home *script.Keys, id string) (*Job
 
 // examine checks all places of a topic, and its partitions as a whole.
 func (i *Inspector) examine(
-	ctx context.Context, topic string, check func(k *script.Keys) (*doctor.Report, error), mend func(ctx context.Context, k *script.Keys) error,
+	ctx context.Context, topic string, check func(k *script.Keys) (*doctor.Report, error),
+	mend func(ctx context.Context, k *script.Keys, keysStay bool) error,
 ) (all *doctor.Report, err error) {
 	all = &doctor.Report{Found: make(map[string]int)}
 	home := script.NewKeys(i.o.prefix, topic)

@@ -357,7 +357,7 @@ func (l *calling) beginAt(ctx context.Context, place string) (commit.Answer, err
 	var err error
 	op := &l.e.op
 	l.place = place
-	l.wait, err = l.client.waits.BeginEarly(place, op.ID, string(op.Fresh.Nonce[:]), l.o.progress != nil)
+	l.wait, err = l.client.waits.BeginEarly(place, op.ID, op.Fresh.Opts.Key, string(op.Fresh.Nonce[:]), l.o.progress != nil)
 	if err != nil {
 		return commit.Here, invalid([]error{err})
 	}

@@ -25,6 +25,7 @@
 -- KEYS[22]  notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
 -- KEYS[23]  parcels   zset, what is on the way to other topics, by target and number
 -- KEYS[24]  plans     hash, target to the plan by which its parcels are delivered
+-- KEYS[25]  staying   zset, key of a closed place scored by the pass that has found it last
 -- ARGV[1]   number    number of this call in its series
 -- ARGV[2]   channel   the control channel
 -- ARGV[3]   topic     the topic's name, for the control channel
@@ -39,7 +40,8 @@
 -- closed place of one that has partitions: left alone. Nothing was done for the other jobs, because
 -- the call has removed 100 entries of ready. full is empty unless the topic has too many tombs:
 -- then it has a v for each ID that is not closed, and otherwise a -. An ID is closed too if there
--- is no such job. With the letter a it is not, but it can become free.
+-- is no such job. With the letter a it can become free, but it is closed only if the place goes on
+-- taking jobs of some keys (see prelude/staying.lua): the caller does not know the key.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats lease control ring history unready expect place rouse free_keys unblock
 -- Uses: end_run close_books holder straggler look muted ended withdraw tell_slots elsewhere
@@ -48,7 +50,7 @@ local errors, moved, stats = KEYS[6], KEYS[7], KEYS[8]
 local receipt, runs, ready, lane, keyed = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local blockers, parked, turn, idle = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
 local holders, sizes, tombs, next, notes = KEYS[18], KEYS[19], KEYS[20], KEYS[21], KEYS[22]
-local parcels, plans = KEYS[23], KEYS[24]
+local parcels, plans, staying = KEYS[23], KEYS[24], KEYS[25]
 local number, channel, topic = ARGV[1], ARGV[2], ARGV[3]
 local jobs, first, width = ARGV, 4, 2
 
@@ -98,7 +100,7 @@ tell_slots(channel, topic, over)
 local full = ''
 if graves then
   -- Uses: tombs dig
-  full = dig(tombs, ids, graves, letters)
+  full = dig(tombs, ids, graves, letters, staying)
 end
 local _, others = string.gsub(letters, '[acg]', '')
 count(stats, 'cancelled', #letters - others)

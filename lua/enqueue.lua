@@ -27,8 +27,9 @@
 -- for refused because it expires before it is due, or the state of the job that has its ID and is
 -- unchanged: s for scheduled, r for ready, u for running, d for dead. t: no job has the ID, but it
 -- is closed. v: the job was to close its ID, and the topic has too many tombs. a: no job has the
--- ID, and the topic takes no new ones: it is a place of one that has partitions, and closed. No
--- letters: all are stored. since has the time of burial of each dead one, and then when each closed
+-- ID, and the topic takes no new ones: it is a place of one that has partitions, and closed. Or the
+-- key of the job has left such a place (see prelude/staying.lua). No letters: all are stored. since
+-- has the time of burial of each dead one, and then when each closed
 -- ID is free, with a space before each. mark is + if these were the topic's first jobs. dues is
 -- missing unless a job of the call has the letter l or b (see replace). A repeated call returns the
 -- time of the first one.
@@ -86,12 +87,16 @@ live = live or namesakes(pool, sizes, ids, jobs, first, width)
 local gone, missing = replaced.gone or {}, replaced.missing or {}
 local closed = {} -- when the ID is free again, if no job has it; false: the whole topic is closed
 if redis.call('EXISTS', tombs) == 1 then
-  local ends = redis.call('ZMSCORE', tombs, '', unpack(ids))
+  local ends, at = redis.call('ZMSCORE', tombs, '', unpack(ids)), first
   for i = 1, total do
     local till = ends[i + 1] and tonumber(ends[i + 1]) > now and ends[i + 1]
-    if not live[i] and not gone[i] and (till or ends[1]) or missing[i] and ends[1] and not till then
+    local leaves = ends[1] and replaced.leaves and replaced.leaves(jobs[at + 1], jobs[at + 2])
+    local shut = ends[1] and leaves ~= false
+    if leaves or not live[i] and not gone[i] and (till or shut)
+      or missing[i] and shut and not till then
       live[i], closed[i] = '', till -- as if a job had the ID, so that other jobs pay nothing
     end
+    at = at + width
   end
 end
 

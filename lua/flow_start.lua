@@ -5,8 +5,8 @@
 -- KEYS[22]   notes    hash, who waits for jobs, and what their runs have noted (see wait, note)
 -- KEYS[23]   parcels  zset, what is on the way to other topics, by target and number
 -- KEYS[24]   plans    hash, target to the plan by which its parcels are delivered
--- KEYS[25]   flows    hash, ID of a last step to how far its flow has come
--- KEYS[26]   steps    hash, the steps of flows
+-- KEYS[26]   flows    hash, ID of a last step to how far its flow has come
+-- KEYS[27]   steps    hash, the steps of flows
 -- ARGV[3]    channel  the control channel
 -- ARGV[4]    topic    the topic's name, for the control channel
 -- ARGV[5..]  jobs     the job of replace; then the name of the flow (8 random bytes) and its flags;
@@ -23,7 +23,7 @@
 -- Uses: now receipt stats sizes terms control parcels post link relink flow
 do
   local stats, notes, parcels, plans = KEYS[4], KEYS[22], KEYS[23], KEYS[24]
-  local flows, steps = KEYS[25], KEYS[26]
+  local flows, steps = KEYS[26], KEYS[27]
   local channel, topic, jobs, first = ARGV[3], ARGV[4], ARGV, 5
 
   local total, loads = tonumber(jobs[#jobs - 1]), tonumber(jobs[#jobs])

@@ -54,6 +54,7 @@ type partGame struct {
 // A partPlay says how a game is played.
 type partPlay struct {
 	moves  int
+	byKey  bool   // all generations are by key
 	falls  bool   // places lose their last writes. An ID can be live twice then, but is never lost
 	mutant string // a rule that is broken; empty: none
 }
@@ -65,6 +66,8 @@ const (
 	reopened    = "a place that is retired is open again"
 	oneLook     = "a generation is retired when it was seen empty once"
 	unsealed    = "a place that was open between two looks is not noticed"
+	allLeave    = "keys do not stay in a closed place"
+	notLooked   = "which keys have jobs is not looked at"
 )
 
 type partRun struct {
@@ -114,6 +117,16 @@ func (g *partGame) placesOf(id string) (list []string) {
 	return list
 }
 
+// placesOfKey lists the places that have an unfinished job with a key.
+func (g *partGame) placesOfKey(key string) (list []string) {
+	for place, at := range g.has {
+		if slices.ContainsFunc(at.jobs, func(id string) bool { return g.keyOf(id) == key }) {
+			list = append(list, place)
+		}
+	}
+	return list
+}
+
 // look reads what a place has after a call there.
 func (g *partGame) look(place string) {
 	g.now++
@@ -135,6 +148,10 @@ func (g *partGame) look(place string) {
 			g.lastLive[id] = g.now
 		} else {
 			g.lastAbsent[id] = g.now
+		}
+		if key := g.keyOf(id); g.byKey && key != "" {
+			where := g.placesOfKey(key)
+			g.judge(len(where) <= 1, "%s has jobs in %v", key, where)
 		}
 		shut := false
 		for place, at := range g.has {
@@ -185,7 +202,7 @@ func (g *partGame) resize() {
 		next = part.Map{{Parts: 1}}
 	}
 	last := atoi(must(g.home().TryMap()).Text(3))
-	next = append(next, part.Generation{Number: last + 1, Parts: 1 + g.pick(4), ByKey: g.pick(2) == 0})
+	next = append(next, part.Generation{Number: last + 1, Parts: 1 + g.pick(4), ByKey: g.byKey || g.pick(2) == 0})
 	steps := []func(){func() {
 		r, err := g.home().TryPartition(before.String(), next.String(), "")
 		require.NoError(g.t, err)
@@ -199,7 +216,7 @@ func (g *partGame) resize() {
 		for _, place := range x.Names(g.topic) {
 			steps = append(steps, func() {
 				if open := g.truth.Open(); len(g.truth) > 0 && open.Number > x.Number {
-					g.shut(place)
+					g.shut(place, g.truth.KeysStay(x.Number))
 				}
 			})
 		}
@@ -217,8 +234,12 @@ func inSteps(steps []func()) func() bool {
 }
 
 // shut closes a place, and reports whether it was open.
-func (g *partGame) shut(place string) bool {
-	was := g.hand(place).Close()
+func (g *partGame) shut(place string, keysStay bool) bool {
+	shut := g.hand(place).Close
+	if keysStay && (g.mutant == "" || g.mutant == notLooked) { // all other mutants show sooner without
+		shut = g.hand(place).CloseByKey
+	}
+	was := shut()
 	if was {
 		g.closed[place] = g.epoch
 		g.note("%d: %s is closed", g.now+1, place)
@@ -242,7 +263,9 @@ func (g *partGame) upkeep() {
 			r := must(g.hand(place).TryEmpty())
 			closed := r.Number(2) == 1
 			if seen = seen && closed && r.Number(4) == 0; !closed {
-				g.shut(place)
+				g.shut(place, m.KeysStay(x.Number))
+			} else if r.Number(7) == 1 {
+				g.lookForKeys(place)
 			}
 			seals[r.Text(5)] = true
 		})
@@ -268,6 +291,21 @@ func (g *partGame) upkeep() {
 		g.retire(m, x, seen, seal)
 	})
 	g.tasks = append(g.tasks, inSteps(steps))
+}
+
+// lookForKeys looks which keys stay in a place, for a part of a pass or a few.
+func (g *partGame) lookForKeys(place string) {
+	h := g.hand(place)
+	for range 1 + g.pick(10) {
+		answer, err := h.TryKeys(1)
+		require.NoError(g.t, err)
+		g.tally["looks "+answer]++
+		ctx, field := g.t.Context(), h.RDB.HGet(g.t.Context(), h.Keys.Parts, "keys").Val()
+		if rest, is := strings.CutPrefix(field, "2 "); is && g.mutant == notLooked {
+			require.NoError(g.t, h.RDB.HSet(ctx, h.Keys.Parts, "keys", "3 "+rest).Err())
+		}
+	}
+	g.note("%d: %s has the keys %v", g.now+1, place, h.RDB.ZRangeWithScores(g.t.Context(), h.Keys.Staying, 0, -1).Val())
 }
 
 func (g *partGame) retire(m part.Map, x part.Generation, seen bool, seal string) {
@@ -302,7 +340,7 @@ func (g *partGame) fall() {
 			g.note("%s falls back", place)
 			g.tally["falls"]++
 			k := g.hand(place).Keys
-			require.NoError(g.t, g.rdb.Del(g.t.Context(), k.Tombs, k.Parts).Err())
+			require.NoError(g.t, g.rdb.Del(g.t.Context(), k.Tombs, k.Parts, k.Staying).Err())
 			g.look(place)
 			return
 		}
@@ -481,6 +519,23 @@ func TestPartModel(t *testing.T) {
 	})
 }
 
+// If all generations are by key, the unfinished jobs of a key are in one place, however often the
+// topic is divided, and keys go when they have none.
+func TestPartModelByKey(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		games := redistest.Size(150)
+		if strings.HasSuffix(t.Name(), "/miniredis") {
+			games = redistest.Size(40)
+		}
+		broken, tally := eachPartGame(t, rdb, games, partPlay{moves: 1000, byKey: true})
+		require.Empty(t, broken)
+		for _, what := range []string{"stored", "merged", "found", "resizes", "closings", "retired", "looks over", "looks none"} {
+			require.GreaterOrEqual(t, tally[what], games, "%s: %v", what, tally)
+		}
+	})
+}
+
 // Places that forget that they are closed lose no job.
 func TestPartModelWithFailovers(t *testing.T) {
 	t.Parallel()
@@ -495,9 +550,12 @@ func TestPartModelWithFailovers(t *testing.T) {
 func TestPartModelFindsMutants(t *testing.T) {
 	t.Parallel()
 	redistest.Need(t)
-	for mutant, falls := range map[string]bool{newestFirst: false, noNewMap: false, reopened: false, oneLook: true, unsealed: true} {
+	for mutant, play := range map[string]partPlay{
+		newestFirst: {}, noNewMap: {}, reopened: {}, oneLook: {falls: true}, unsealed: {falls: true}, allLeave: {byKey: true}, notLooked: {byKey: true},
+	} {
 		t.Run(mutant, func(t *testing.T) {
-			broken, _ := eachPartGame(t, redistest.Shared(t), 100, partPlay{moves: 1000, falls: falls, mutant: mutant})
+			play.moves, play.mutant = 1000, mutant
+			broken, _ := eachPartGame(t, redistest.Shared(t), 100, play)
 			require.NotEmpty(t, broken, "nobody has noticed")
 			t.Log(broken)
 		})

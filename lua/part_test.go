@@ -217,6 +217,7 @@ func TestPartEmpty(t *testing.T) {
 		"flow":      func(h *Hand) { h.layField(h.Keys.Flows) },
 		"step":      func(h *Hand) { h.layField(h.Keys.Steps) },
 		"note":      func(h *Hand) { h.layField(h.Keys.Notes) },
+		"keys":      func(h *Hand) { h.RDB.ZAdd(h.T.Context(), h.Keys.Staying, redis.Z{Score: 1}) },
 	} {
 		t.Run(what, func(t *testing.T) {
 			eachHand(t, func(t *testing.T, h *Hand) {
@@ -252,7 +253,7 @@ func TestPartEmptyWithLeases(t *testing.T) {
 		h.Put("+0", "a", "b")
 		held := h.Take(2, time.Minute)
 		r, err := h.TryEmpty()
-		require.Equal(t, []any{int64(0), int64(2), int64(4), "", []any{}}, answers(t, r, err))
+		require.Equal(t, []any{int64(0), int64(2), int64(4), "", []any{}, int64(0)}, answers(t, r, err))
 		require.Equal(t, "oo", h.Ack(held...))
 		require.True(t, h.Close())
 		require.True(t, h.Empty())
@@ -400,7 +401,7 @@ func TestPartSeal(t *testing.T) {
 		h.Put("+0", "a")
 		require.Equal(t, "o", h.Ack(h.Take(1, time.Minute)...))
 		seen := func() []any { t.Helper(); r, err := h.TryEmpty(); return answers(t, r, err) }
-		require.Equal(t, []any{int64(0), int64(0), int64(0), "", []any{}}, seen(), "it is open")
+		require.Equal(t, []any{int64(0), int64(0), int64(0), "", []any{}, int64(0)}, seen(), "it is open")
 		r, err := h.TrySeal("x")
 		require.Equal(t, []any{int64(1)}, answers(t, r, err), "it was open")
 		got := seen()
@@ -411,7 +412,7 @@ func TestPartSeal(t *testing.T) {
 		require.False(t, h.Close())
 		require.Equal(t, "y", seen()[3])
 		require.NoError(t, h.RDB.ZAdd(t.Context(), h.Keys.Tombs, redis.Z{Score: 9e12, Member: "a"}).Err())
-		require.Equal(t, []any{int64(1), int64(0), int64(1), "y", []any{}}, seen(), "counters are told of empty places")
+		require.Equal(t, []any{int64(1), int64(0), int64(1), "y", []any{}, int64(0)}, seen(), "counters are told of empty places")
 		require.Equal(t, map[string]string{"seal": "y"}, h.RDB.HGetAll(t.Context(), h.Keys.Parts).Val())
 	})
 }
@@ -461,7 +462,11 @@ var partCalls = map[string]func(h *Hand) (script.Reply, error){
 	"part_retire": func(h *Hand) (script.Reply, error) {
 		return h.TryRetire("0:1 1:3", 0, true, 0)
 	},
-	"part_share":        func(h *Hand) (script.Reply, error) { return h.TryDivide("", "", "3 0 0 0 0 0", "9 0 0 0 0 0") },
+	"part_share": func(h *Hand) (script.Reply, error) { return h.TryDivide("", "", "3 0 0 0 0 0", "9 0 0 0 0 0") },
+	"part_close by key": func(h *Hand) (script.Reply, error) {
+		return h.Run(script.PartClose, h.Series.Next(), "", 1)
+	},
+	"part_keys":         func(h *Hand) (script.Reply, error) { return h.Run(script.PartKeys, 100) },
 	"part_close sealed": func(h *Hand) (script.Reply, error) { return h.TrySeal("seal") },
 	"partition claims":  func(h *Hand) (script.Reply, error) { return h.tryClaim("0:1 1:3", 7) },
 }
@@ -480,7 +485,7 @@ func TestPartScriptsSentTwice(t *testing.T) {
 				for _, between := range []func(){
 					func() {},
 					func() {
-						if !script.All[slices.IndexFunc(script.All, func(s *script.Script) bool { return s.Name == name })].Reads && name != "part_empty" && name != "part_share" {
+						if !script.All[slices.IndexFunc(script.All, func(s *script.Script) bool { return s.Name == name })].Reads && name != "part_empty" && name != "part_share" && name != "part_keys" {
 							other.Close()
 							require.NoError(t, errorsOf(just(other.TryRetire(other.Map(), 0, true, 0)), just(other.TryRetire(other.Map(), 0, true, 0))))
 						}

@@ -42,6 +42,7 @@
 -- KEYS[40]  undelivered  list, the last parcels that their targets have refused
 -- KEYS[41]  flows      hash, ID of a last step to how far its flow has come
 -- KEYS[42]  steps      hash, the steps of flows
+-- KEYS[43]  staying    zset, key of a closed place scored by the pass that has found it last
 -- ARGV[1]   number     number of this call in its series
 --
 -- Redis frees the memory of the keys in the background. A topic that is closed stays so, and the
@@ -61,7 +62,7 @@ local minutes, hours = KEYS[28], KEYS[29]
 local parked, holders, rates, blockers = KEYS[30], KEYS[31], KEYS[32], KEYS[33]
 local lags, tombs, next, notes = KEYS[34], KEYS[35], KEYS[36], KEYS[37]
 local parcels, plans, undelivered = KEYS[38], KEYS[39], KEYS[40]
-local flows, steps = KEYS[41], KEYS[42]
+local flows, steps, staying = KEYS[41], KEYS[42], KEYS[43]
 
 local told = replay(receipt, number)
 if told then
@@ -89,7 +90,7 @@ else
   redis.call('UNLINK', turn, lane, keyed, rules, held, minutes, hours)
   local closed = type(redis.pcall('ZSCORE', tombs, '')) == 'string'
   redis.call('UNLINK', parked, holders, rates, blockers, lags, tombs, next, notes)
-  redis.call('UNLINK', plans, undelivered, flows, steps)
+  redis.call('UNLINK', plans, undelivered, flows, steps, staying)
   if closed then
     redis.call('ZADD', tombs, '+inf', '')
   end

@@ -24,6 +24,7 @@
 -- KEYS[22]   notes     hash, who waits for jobs, and what their runs have noted (see wait, note)
 -- KEYS[23]   parcels   zset, what is on the way to other topics, by target and number
 -- KEYS[24]   plans     hash, target to the plan by which its parcels are delivered
+-- KEYS[25]   staying   zset, key of a closed place scored by the pass that has found it last
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[3]    channel   the control channel
 -- ARGV[4]    topic     the topic's name, for the control channel
@@ -49,12 +50,13 @@
 -- keeps the place in ready of an old one if neither has a key, and its order in the lane if both
 -- have the same key and head start. The entry of any other old job leaves ready as by cancel, for
 -- up to twenty jobs a call. Other old IDs can stay there. Entries always leave their lanes. A tomb
--- keeps no job from replacing another, nor does a topic that is closed. A job whose old one is not
--- as its caller knows it, or is gone, is refused like a duplicate.
+-- keeps no job from replacing another. Nor does a topic that is closed, unless the key of the new
+-- one has left it (see prelude/staying.lua). A job whose old one is not as its caller knows it, or
+-- is gone, is refused like a duplicate.
 -- Cost: O(jobs × log N).
 -- Then: enqueue
 -- Uses: now receipt stats sizes terms whole lease unready control ring expect trace place rouse
--- Uses: key free_keys unblock close_books holder straggler successor burst merge
+-- Uses: key free_keys unblock close_books holder straggler successor burst merge staying
 do
   local pool, bucket, ready, stats, sizes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
   local receipt, leases, dead = KEYS[6], KEYS[7], KEYS[8]
@@ -62,16 +64,18 @@ do
   local attempts, errors, moved, handoff = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
   local turn, lane, keyed = KEYS[15], KEYS[16], KEYS[17]
   local blockers, parked, holders, next = KEYS[18], KEYS[19], KEYS[20], KEYS[21]
-  local notes, parcels, plans = KEYS[22], KEYS[23], KEYS[24]
+  local notes, parcels, plans, staying = KEYS[22], KEYS[23], KEYS[24], KEYS[25]
   local number, channel, topic = ARGV[1], ARGV[3], ARGV[4]
   local jobs, first, width = ARGV, 5, 4
 
-  local kept = {}
+  local kept, stay, closed = {}, nil, nil
+  replaced.leaves, stay = leaving(staying)
   replaced.note = replaced.linked and function(id, record, due)
     replaced.linked(id, record)
     return to_lane(id, record, due)
   end or to_lane
   function replaced.enlane()
+    stay()
     if replaced.link then
       replaced.link()
     end
@@ -91,7 +95,12 @@ do
     for i, id in ipairs(ids) do
       local head = jobs[first + 1 + (i - 1) * width]
       local own = live[i] and string.sub(live[i], 1, 8) == string.sub(head, 1, 8)
-      if not own and wants[i]
+      if live[i] and not own and closed == nil then -- asked once, also because of its type
+        closed = redis.call('ZSCORE', tombs, '') or false
+      end
+      if closed and replaced.leaves(head, jobs[first + 2 + (i - 1) * width]) then
+        live[i] = '' -- enqueue refuses it
+      elseif not own and wants[i]
         and not unchanged(wants[i], id, pool, bucket, leases, dead, attempts, moved) then
         live[i], replaced.missing[i] = live[i] or '', not live[i]
       elseif live[i] and not own and string.match(words[i], '^%a') then
@@ -114,7 +123,6 @@ do
       redis.call('ZCARD', turn)
       redis.call('ZCARD', blockers)
       redis.call('ZCARD', parked)
-      redis.call('ZCARD', tombs)
       local others = redis.call('EXISTS', next, notes, notes) -- 1: next, 2: notes, 3: both
       local waits, tell = others % 2 == 1 and redis.call('HEXISTS', next, '') == 0, nil
       if others > 1 then

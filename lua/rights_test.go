@@ -423,9 +423,28 @@ func tendsParts(c *caller) error {
 	for range 3 {
 		err = errors.Join(err, just(c.hand.TryLeave("1:2 2:3", 1, true, 0, "seal", "acked 1")))
 	}
+	err = errors.Join(err, leavesByKey(c, NewHand(c.hand.T, c.hand.RDB, c.hand.Prefix(), "keys#1.0.a")))
 	for _, key := range []string{gone.Keys.Stats, gone.Keys.Undelivered, gone.Keys.Meta, gone.Keys.Sizes} {
 		err = errors.Join(err, c.hand.RDB.PExpire(c.ctx, key, time.Hour).Err())
 	}
+	return err
+}
+
+// leavesByKey closes a place by key, ends its job, and looks which keys stay.
+func leavesByKey(c *caller, h *Hand) error {
+	err := errors.Join(just(h.tryKeyed("keyed", "+0")), just(h.Run(script.PartClose, h.Series.Next(), "", 1)))
+	look := func() {
+		for range 20 {
+			err = errors.Join(err, just(h.TryKeys(1)))
+		}
+	}
+	look()
+	r, failed := h.TryTake("", 1, time.Hour)
+	err = errors.Join(err, failed)
+	for _, one := range hand.HeldOf(r) {
+		err = errors.Join(err, just(h.Settle([]hand.Held{one}, settle.Row{Verb: settle.Ack})))
+	}
+	look()
 	return err
 }
 

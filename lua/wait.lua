@@ -11,9 +11,11 @@
 -- KEYS[8]   results  hash, job ID to its kept run and record
 -- KEYS[9]   next     hash, running job ID to the successor that it will have
 -- KEYS[10]  tombs    zset, closed job ID scored by when it is free again (Unix ms)
+-- KEYS[11]  staying  zset, key of a closed place scored by the pass that has found it last
 -- ARGV[1]   name     the client's name: it listens on the channel <prefix>:control:<name>
 -- ARGV[2..]  jobs    for each job: ID, nonce (8 bytes; empty: that of the job which has the ID),
---                    and + to look and register, ? to look, - to leave. At most 500
+--                    and + to look and register, ? to look, - to leave. After + can follow the
+--                    key of a job that is not enqueued yet. At most 500
 --
 -- Eight clients can be registered for an incarnation, and an ID can have 64 registrations. One that
 -- is not renewed for a minute, by a look with +, is gone. Safe to send twice.
@@ -27,13 +29,14 @@
 -- as with v. g: there is no such job, and no nonce was given. a: the same, and the topic is a
 -- closed place of one that has partitions. k, nonce and outcome: as e, but no nonce was given, the
 -- job is done and kept, and the place is closed: another partition can have a later job with the
--- ID. A: a nonce was given, no job has the ID, and the place is closed; the client is not
--- registered. Empty after -.
+-- ID. A: a nonce was given, no job has the ID, and the place is closed, also for the key; the
+-- client is not registered. Empty after -.
 -- A client is registered at maxmemory too.
 -- Cost: O(jobs).
--- Uses: now successor wait
+-- Uses: now successor wait place staying
 local notes, pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, done, results, next, tombs = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local staying = KEYS[11]
 local name, jobs, first, width = ARGV[1], ARGV, 2, 3
 
 -- living returns the nonce and the state of the unfinished job that has an ID, or of its successor
@@ -70,6 +73,12 @@ local function kept(id)
   end
 end
 
+-- shut reports whether the place takes no new jobs of a key.
+local function shut(key)
+  return redis.call('ZSCORE', tombs, '')
+    and not (key ~= '' and stays(staying, redis.call('ZSCORE', staying, ''), key))
+end
+
 -- answer looks at one job.
 local function answer(id, wanted, verb)
   if verb == '-' then
@@ -96,7 +105,7 @@ local function answer(id, wanted, verb)
     return 'e' .. wanted .. outcome
   elseif wanted == '' then
     return redis.call('ZSCORE', tombs, '') and 'a' or 'g'
-  elseif not nonce and redis.call('ZSCORE', tombs, '') then
+  elseif not nonce and shut(string.sub(verb, 2)) then
     return 'A'
   end
   local unknown = nonce and 'h' or 'p'

@@ -43,17 +43,26 @@ func eachTwin(t *testing.T, test func(w *twin)) {
 				w := &twin{T: t, rdb: rdb, prefix: prefix, began: time.Now().Truncate(time.Second)}
 				w.client, w.insp = delayq.NewClient(rdb, delayq.Prefix(prefix)), delayq.NewInspector(rdb, delayq.Prefix(prefix))
 				w.store("a", 20)
-				require.NoError(t, w.client.Partition(t.Context(), "mail", 3, opts...))
+				w.divide(3, opts...)
 				w.store("b", 30)
-				require.NoError(t, w.client.Partition(t.Context(), "mail", 5, opts...))
+				w.divide(5, opts...)
 				w.store("c", 50)
-				var err error
-				w.m, err = part.ParseMap(hand.New(t, rdb, prefix, "mail").Map())
-				require.NoError(t, err)
 				require.Len(t, w.m, 3)
 				test(w)
 			})
 		})
+	}
+}
+
+// divide divides the topic, and looks which keys stay in the places before, as servers do.
+func (w *twin) divide(n int, opts ...delayq.PartitionOption) {
+	w.Helper()
+	require.NoError(w, w.client.Partition(w.Context(), "mail", n, opts...))
+	m, err := part.ParseMap(hand.New(w, w.rdb, w.prefix, "mail").Map())
+	require.NoError(w, err)
+	w.m = m
+	for _, place := range m.Places("mail") {
+		hand.New(w, w.rdb, w.prefix, place).Pass()
 	}
 }
 
@@ -70,7 +79,7 @@ func (w *twin) store(name string, n int) {
 				opts = append(opts, delayq.ProcessAt(due))
 			}
 			if i%2 == 0 {
-				opts = append(opts, delayq.Key(fmt.Sprint("key", i%7)))
+				opts = append(opts, delayq.Key(fmt.Sprint("key", i%7, name))) // each is in one place
 			}
 			jobs[i] = delayq.NewJob{Topic: topic, ID: fmt.Sprintf("%s%02d", name, i), Payload: []byte("x"), Options: opts}
 		}

@@ -36,7 +36,7 @@ func (w *Waits) next(reply script.Reply, err error) {
 func TestEarlyLookThatRegistersNobody(t *testing.T) {
 	for answer, rest := range map[string]time.Duration{"p": lookEvery, "h": lookEvery, "P": pollEvery, "H": pollEvery} {
 		w := grounded(t)
-		_, err := w.BeginEarly("t", "a", "nonce--1", false)
+		_, err := w.BeginEarly("t", "a", "", "nonce--1", false)
 		require.NoError(t, err)
 		w.next(script.Reply{answer}, nil)
 		w.timer.Stop()
@@ -86,13 +86,13 @@ func TestLookThatFailsDuringAnEnqueue(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // Next does not wait
 
-	unsent, err := w.BeginEarly("t", "unsent", "nonce--1", false)
+	unsent, err := w.BeginEarly("t", "unsent", "", "nonce--1", false)
 	require.NoError(t, err)
 	next(script.Reply{}, io.EOF)
 	_, err = unsent.Next(ctx)
 	require.ErrorIs(t, err, io.EOF)
 
-	sent, err := w.BeginEarly("t", "sent", "nonce--2", false)
+	sent, err := w.BeginEarly("t", "sent", "", "nonce--2", false)
 	require.NoError(t, err)
 	next(script.Reply{"p"}, nil)
 	a, err := sent.Next(ctx)

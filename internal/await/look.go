@@ -150,7 +150,7 @@ func (w *Waits) gather(t *topic) *flight {
 		f.args = append(f.args, l.id, l.nonce, verbLeave)
 	}
 	for _, one := range f.looks {
-		f.args = append(f.args, one.id, one.nonce, verbLook)
+		f.args = append(f.args, one.id, one.nonce, verbLook+one.key)
 	}
 	return f
 }

@@ -90,9 +90,10 @@ type target struct {
 	id      string
 	nonce   string // empty: whichever has the ID when Redis is asked for the first time
 	waiters []*Waiter
-	early   bool // it is not enqueued yet
-	asked   bool // Redis has been asked, and can have registered the client
-	told    bool // it was early, and its waiter has learnt that Redis was asked
+	early   bool   // it is not enqueued yet
+	key     string // of one that is early
+	asked   bool   // Redis has been asked, and can have registered the client
+	told    bool   // it was early, and its waiter has learnt that Redis was asked
 
 	passed map[string]bool // nonces from which it has gone on since something else was found
 

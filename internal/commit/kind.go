@@ -114,7 +114,7 @@ func readStates(_ *Group, list []*Op, r script.Reply) { settleRows(list, r) }
 func readCancelled(_ *Group, list []*Op, r script.Reply) {
 	full := r.Text(3)
 	for i, o := range list[:min(len(list), len(full))] {
-		o.Full = full[i] == script.LetterFull
+		o.Full = o.Full || full[i] == script.LetterFull
 	}
 	settleRows(list, r)
 }

@@ -100,10 +100,12 @@ func (o *Op) Place() script.Place {
 	return script.Place{Call: o.Kind.Name, Topic: o.Topic, Job: o.ID}
 }
 
-// again makes an operation one that is not settled, for another place.
+// again makes an operation one that is not settled, for another place. What a closed place has said
+// of its tombs stays: it closes the ID too, for the keys that stay there.
 func (o *Op) again() {
+	full := o.Full && o.elsewhere()
 	o.sent, o.left, o.settled = false, false, false
-	o.Err, o.Letter, o.Since, o.Full, o.Row, o.Due, o.Was, o.Unconfirmed = nil, 0, 0, false, nil, 0, 0, nil
+	o.Err, o.Letter, o.Since, o.Full, o.Row, o.Due, o.Was, o.Unconfirmed = nil, 0, 0, full, nil, 0, 0, nil
 }
 
 // Settled reports whether the outcome is known.

@@ -218,7 +218,8 @@ func (c *Groups) CloseOld(ctx context.Context, topic string, m part.Map) error {
 		return nil
 	}
 	err := eachPlace(ctx, old, func(ctx context.Context, p Place) error {
-		return c.unsure(ClosePlace(ctx, c.Scripts, p.Keys))
+		_, g, _, _ := part.Split(p.Keys.Topic)
+		return c.unsure(ClosePlace(ctx, c.Scripts, p.Keys, m.KeysStay(g)))
 	})
 	if err != nil {
 		return fmt.Errorf("%w: %w", errOpenYet, err)
@@ -226,16 +227,20 @@ func (c *Groups) CloseOld(ctx context.Context, topic string, m part.Map) error {
 	return nil
 }
 
-// ClosePlace closes a place, if it is open.
-func ClosePlace(ctx context.Context, scripts script.Caller, k *script.Keys) error {
-	_, err := SealPlace(ctx, scripts, k, "")
+// ClosePlace closes a place, if it is open. Whether keys stay says its map: see
+// [part.Map.KeysStay].
+func ClosePlace(ctx context.Context, scripts script.Caller, k *script.Keys, keysStay bool) error {
+	_, err := SealPlace(ctx, scripts, k, "", keysStay)
 	return err
 }
 
 // SealPlace is ClosePlace, and gives the place a seal, unless that is empty: see the part_close
 // script. It reports whether the place was open.
-func SealPlace(ctx context.Context, scripts script.Caller, k *script.Keys, seal string) (open bool, err error) {
-	series := script.NewSeries() // several places are closed at the same time
-	r, err := scripts.Exec(ctx, script.PartClose, k, k.Receipt(series.ID), 0, series.Next(), seal)
+func SealPlace(ctx context.Context, scripts script.Caller, k *script.Keys, seal string, keysStay bool) (open bool, err error) {
+	series, byKey := script.NewSeries(), 0 // several places are closed at the same time
+	if keysStay {
+		byKey = 1
+	}
+	r, err := scripts.Exec(ctx, script.PartClose, k, k.Receipt(series.ID), 0, series.Next(), seal, byKey)
 	return r.Number(2) == 1, err
 }

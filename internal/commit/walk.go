@@ -163,9 +163,9 @@ func (o *Op) twin() *Op {
 // or of one that is closed. An unfinished job comes before a done one. If a place is closed to the
 // ID, a done one in another place is not the last word.
 func (o *Op) join(twins []*Op) {
-	best, rank, closed := (*Op)(nil), -1, false
+	best, rank, closed, full := (*Op)(nil), -1, false, false
 	for _, one := range twins {
-		closed = closed || one.elsewhere()
+		closed, full = closed || one.elsewhere(), full || one.Full
 		now := 1 // absent
 		switch {
 		case one.Err != nil:
@@ -186,6 +186,7 @@ func (o *Op) join(twins []*Op) {
 	if o.take(best); closed && o.over() {
 		o.Letter = script.LetterElsewhere
 	}
+	o.Full = full
 }
 
 // take takes the outcome of a twin.

@@ -89,7 +89,7 @@ func (c *Groups) settle(ctx context.Context, topic string, list []part.Generatio
 	for _, g := range list {
 		places := c.placesOf(topic, g)
 		err := eachPlace(ctx, places, func(ctx context.Context, p Place) error {
-			return c.unsure(ClosePlace(ctx, c.Scripts, p.Keys))
+			return c.unsure(ClosePlace(ctx, c.Scripts, p.Keys, false))
 		})
 		if err != nil {
 			return nil, err

@@ -41,7 +41,9 @@ type Parts struct {
 	Map   part.Map
 	Keys  []*script.Keys // of all places
 	Send  func(ctx context.Context, cmds []redis.Cmder)
-	Close func(ctx context.Context, k *script.Keys) error // repairs; nil: nothing is repaired
+
+	// Close repairs: see [commit.ClosePlace]. nil: nothing is repaired.
+	Close func(ctx context.Context, k *script.Keys, keysStay bool) error
 }
 
 // Check returns what is wrong with the partitions as a whole. served reports whether a live server
@@ -68,7 +70,7 @@ func (p *Parts) Check(ctx context.Context, served bool, strays func(found func(i
 				found.Place = k.Topic
 			}
 			if p.Close != nil {
-				if err := p.Close(ctx, k); err != nil {
+				if err := p.Close(ctx, k, p.Map.KeysStay(generation)); err != nil {
 					return &d.Report, err
 				}
 				found.Mended = true

@@ -33,7 +33,38 @@ func (h *Hand) TryClose() (script.Reply, error) { return h.TrySeal("") }
 
 // TrySeal is TryClose, and gives the place a seal.
 func (h *Hand) TrySeal(seal string) (script.Reply, error) {
-	return h.Run(script.PartClose, h.Series.Next(), seal)
+	return h.Run(script.PartClose, h.Series.Next(), seal, 0)
+}
+
+// CloseByKey closes the topic, but for the jobs of keys that it has, and reports whether it was
+// open.
+func (h *Hand) CloseByKey() bool {
+	h.T.Helper()
+	r, err := h.Run(script.PartClose, h.Series.Next(), "", 1)
+	require.NoError(h.T, err)
+	return r.Number(2) == 1
+}
+
+// TryKeys is one call of the part_keys script, which looks at about so many jobs. It returns its
+// answer.
+func (h *Hand) TryKeys(count int) (string, error) {
+	r, err := h.Run(script.PartKeys, count)
+	if err != nil {
+		return "", err
+	}
+	return r.Text(2), nil
+}
+
+// Pass looks which keys stay, until a pass has ended.
+func (h *Hand) Pass() {
+	h.T.Helper()
+	for {
+		answer, err := h.TryKeys(100)
+		require.NoError(h.T, err)
+		if answer != "more" {
+			return
+		}
+	}
 }
 
 // Close closes the topic, and reports whether it was open.

@@ -37,7 +37,7 @@ var ScriptRoles = map[*script.Script][]string{
 	script.Revive: {"operator"}, script.Delete: {"operator"}, script.Page: {"operator"}, script.Inspect: {"operator"}, script.Explain: {"operator"}, script.ListKeys: {"operator"}, script.Pause: {"operator"}, script.Hold: {"operator"}, script.Limits: {"operator"}, script.SetPriority: {"producer", "operator"}, script.KeyLimits: {"operator"}, script.KeyHold: {"operator"}, script.Audit: {"operator"}, script.BuryWaiting: {"operator"}, script.RemoveTopic: {"operator"}, script.SchedulePause: {"operator"},
 	script.Cancel: {"producer", "operator"}, script.Reschedule: {"producer", "operator"}, script.Get: {"producer", "operator"},
 	script.FlowStart: {"producer"}, script.FlowAdd: {"producer"}, script.FlowRelease: {"producer", "worker"}, script.FlowRead: {"producer", "operator"}, script.EnqueueLinked: {"worker"}, script.Arrive: {"worker"}, script.FlowBegin: {"worker"}, script.FlowSweep: {"worker"}, script.FlowCancel: {"worker"}, script.FlowInputs: {"worker"}, script.FlowLook: {"worker"}, script.FlowStarted: {"worker"}, script.FlowLost: {"worker"},
-	script.Partition: {"operator"}, script.PartMap: {"producer", "worker", "operator"}, script.PartClose: {"worker", "operator"}, script.PartEmpty: {"worker"}, script.PartRetire: {"worker"}, script.PartShare: {"worker"},
+	script.Partition: {"operator"}, script.PartMap: {"producer", "worker", "operator"}, script.PartClose: {"worker", "operator"}, script.PartEmpty: {"worker"}, script.PartKeys: {"worker"}, script.PartRetire: {"worker"}, script.PartShare: {"worker"},
 	script.ScheduleRemove: {"producer", "operator"}, script.ScheduleTrigger: {"producer", "operator"}, script.ScheduleInfo: {"producer", "operator"},
 }
 

@@ -112,6 +112,14 @@ func (m Map) Open() Generation {
 	return m[len(m)-1]
 }
 
+// KeysStay reports whether the places of a generation go on taking the new jobs of the keys that
+// they have when they are closed: all jobs of a key were there, and in the next generation they are
+// together, too.
+func (m Map) KeysStay(number int) bool {
+	i := slices.IndexFunc(m, func(g Generation) bool { return g.Number == number })
+	return i >= 0 && i+1 < len(m) && m[i+1].ByKey && (m[i].ByKey || number == Home)
+}
+
 // Places returns the topics of all generations, the home first whether it is in the map or not.
 func (m Map) Places(topic string) []string {
 	list := []string{topic}

@@ -66,7 +66,8 @@ type Keys struct {
 	Flows string `redis:"flows,hash,all:"` // ID of a last step → how far its flow has come
 	Steps string `redis:"steps,hash,all:"` // the steps of flows
 
-	Parts string `redis:"parts,hash,all:"` // the map of the partitions of the topic
+	Parts   string `redis:"parts,hash,all:"`   // the map of the partitions of the topic
+	Staying string `redis:"staying,zset,all:"` // key of a closed place by the pass that has found it last
 
 	Schedules string `redis:"schedules,hash"` // name → definition of a schedule
 	Slots     string `redis:"slots,zset"`     // schedule by its next slot

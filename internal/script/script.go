@@ -180,6 +180,7 @@ var (
 	PartMap         = newReadingScript("part_map")
 	PartClose       = newScript("part_close")
 	PartEmpty       = newScript("part_empty")
+	PartKeys        = newScript("part_keys")
 	PartRetire      = newScript("part_retire")
 	PartShare       = newScript("part_share")
 )
@@ -191,7 +192,7 @@ var All = []*Script{
 	Prune, Survey, Check, Mend, Heartbeat, Chronicle, Audit, RemoveTopic, ScheduleSet, ScheduleRemove,
 	SchedulePause, ScheduleTrigger, ScheduleDue, ScheduleFire, ScheduleInfo, EnqueueLinked, FlowStart,
 	FlowRelease, FlowBegin, FlowSweep, FlowCancel, FlowAdd, FlowRead, FlowInputs, FlowLook, FlowStarted, FlowLost, Arrive,
-	Partition, PartMap, PartClose, PartEmpty, PartRetire, PartShare,
+	Partition, PartMap, PartClose, PartEmpty, PartKeys, PartRetire, PartShare,
 }
 
 // Digests returns the name and the SHA-1 digest of every script.

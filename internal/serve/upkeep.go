@@ -22,6 +22,10 @@ const (
 	// mostTended is the most places of a topic that are asked or told something at the same time.
 	mostTended = 8
 
+	// keysPage is how many jobs with keys of a closed place a call looks at, and mostLooks how many
+	// calls there are in a round: 100,000 jobs.
+	keysPage, mostLooks = 1000, 100
+
 	// keptAfter is for how long what is left of the places of a generation is kept when it has left
 	// the map: as long as the hours of their history, and longer than Redis remembers it.
 	keptAfter = 31 * 24 * time.Hour
@@ -82,15 +86,16 @@ func (t *Topic) closeOld(ctx context.Context, m part.Map) error {
 		return nil
 	}
 	if m[0].Number != part.Home {
-		if _, err := t.closePlaces(ctx, part.Generation{Parts: 1}); err != nil {
+		if _, err := t.closePlaces(ctx, part.Generation{Parts: 1}, false); err != nil {
 			return err
 		}
 	}
 	var failed error
 	for _, g := range m[:len(m)-1] {
-		over, err := t.closePlaces(ctx, g)
+		keysStay := m.KeysStay(g.Number)
+		over, err := t.closePlaces(ctx, g, keysStay)
 		if err == nil && over != nil && over.seal == "" {
-			over, err = t.sealPlaces(ctx, g)
+			over, err = t.sealPlaces(ctx, g, keysStay)
 		}
 		if err == nil {
 			m, err = t.retire(ctx, m, g, over)
@@ -116,15 +121,22 @@ func (v *vacancy) text() string {
 }
 
 // closePlaces closes the places of a generation that are open. It returns what they have in common
-// if all of them were closed and empty, and otherwise nil.
-func (t *Topic) closePlaces(ctx context.Context, g part.Generation) (over *vacancy, err error) {
+// if all of them were closed and empty, and otherwise nil. It looks which keys stay in the others.
+func (t *Topic) closePlaces(ctx context.Context, g part.Generation, keysStay bool) (over *vacancy, err error) {
 	looks := make([]script.Reply, g.Parts)
 	err = t.eachOf(ctx, g, func(ctx context.Context, i int, k *script.Keys) (err error) {
-		looks[i], err = t.Server.Scripts.Exec(ctx, script.PartEmpty, k, "", 0)
-		if err == nil && looks[i].Number(2) == 0 {
-			return commit.ClosePlace(ctx, t.Server.Scripts, k)
+		looks[i], err = t.call(ctx, script.PartEmpty, k)
+		switch {
+		case err != nil:
+			return err
+		case looks[i].Number(2) == 0:
+			call, cancel := context.WithTimeout(ctx, CallTimeout)
+			defer cancel()
+			return commit.ClosePlace(call, t.Server.Scripts, k, keysStay)
+		case looks[i].Number(7) == 1:
+			return t.lookForKeys(ctx, k)
 		}
-		return err
+		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -160,10 +172,12 @@ func countersOf(words script.Reply) map[string]int64 {
 
 // sealPlaces gives all places of a generation, which were closed and empty, a new seal. It returns
 // nil if one of them was open.
-func (t *Topic) sealPlaces(ctx context.Context, g part.Generation) (*vacancy, error) {
+func (t *Topic) sealPlaces(ctx context.Context, g part.Generation, keysStay bool) (*vacancy, error) {
 	over, opened := &vacancy{seal: strconv.FormatUint(rand.Uint64(), 36)}, make([]bool, g.Parts)
 	err := t.eachOf(ctx, g, func(ctx context.Context, i int, k *script.Keys) (err error) {
-		opened[i], err = commit.SealPlace(ctx, t.Server.Scripts, k, over.seal)
+		call, cancel := context.WithTimeout(ctx, CallTimeout)
+		defer cancel()
+		opened[i], err = commit.SealPlace(call, t.Server.Scripts, k, over.seal, keysStay)
 		return err
 	})
 	if err != nil || slices.Contains(opened, true) {
@@ -172,14 +186,31 @@ func (t *Topic) sealPlaces(ctx context.Context, g part.Generation) (*vacancy, er
 	return over, nil
 }
 
-// eachOf makes a call for each place of a generation. It returns the first error.
+// lookForKeys looks which keys stay in a closed place, until a pass has ended or it has looked at
+// many jobs: see the part_keys script. The next round goes on.
+func (t *Topic) lookForKeys(ctx context.Context, k *script.Keys) error {
+	for range mostLooks {
+		r, err := t.call(ctx, script.PartKeys, k, keysPage)
+		if err != nil || r.Text(2) != "more" {
+			return err
+		}
+	}
+	return nil
+}
+
+// call makes a call of a script that needs no receipt.
+func (t *Topic) call(ctx context.Context, s *script.Script, k *script.Keys, args ...any) (script.Reply, error) {
+	call, cancel := context.WithTimeout(ctx, CallTimeout)
+	defer cancel()
+	return t.Server.Scripts.Exec(call, s, k, "", 0, args...)
+}
+
+// eachOf makes calls for each place of a generation. It returns the first error.
 func (t *Topic) eachOf(ctx context.Context, g part.Generation, call func(ctx context.Context, i int, k *script.Keys) error) error {
 	names := g.Names(t.Keys.Topic)
 	errs := make([]error, len(names))
 	abreast(ctx, len(names), mostTended, func(ctx context.Context, i int) {
-		one, cancel := context.WithTimeout(ctx, CallTimeout)
-		defer cancel()
-		errs[i] = call(one, i, script.NewKeys(t.Keys.Prefix(), names[i]))
+		errs[i] = call(ctx, i, script.NewKeys(t.Keys.Prefix(), names[i]))
 	}, errs)
 	return cmp.Or(errs...)
 }
