@@ -255,6 +255,37 @@ func TestPartKeysAreWaitedFor(t *testing.T) {
 	})
 }
 
+// leftKeys returns keys that an earlier pass has found.
+func leftKeys(n int) (list []redis.Z) {
+	for i := range n {
+		list = append(list, redis.Z{Member: fmt.Sprint("gone", i)})
+	}
+	return list
+}
+
+// A job that replaces another one, or would, keeps its key in the place even if the pass has been
+// past its jobs, and one that is to replace a job which is not there is refused as elsewhere.
+func TestPartKeysOfJobsThatReplace(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		open := NewHand(t, h.RDB, h.Prefix(), "open")
+		for _, when := range []string{"r+0", "w+0", "d+0", "l+0", "b+100/1000"} {
+			h := NewHand(t, h.RDB, h.Prefix(), "closed "+when)
+			h.putKey("k", "old", "+0")
+			require.True(t, h.CloseByKey())
+			h.Pass()
+			require.Equal(t, open.putKey("k", "none", when+"?s"), h.putKey("k", "none", when+"?s"), when)
+			require.Equal(t, "o", h.Ack(h.Take(1, time.Hour)...))
+			for range 5 {
+				require.Equal(t, "more", must(h.TryKeys(1)))
+			}
+			require.Equal(t, "n", h.putKey("k", "new", when), when)
+			h.Pass()
+			keys, _ := h.staying()
+			require.Equal(t, []string{"k"}, keys, when)
+		}
+	})
+}
+
 // Many jobs take many calls, and each looks at some. Whatever is stored meanwhile stays.
 func TestPartKeysOfManyJobs(t *testing.T) {
 	t.Parallel()
@@ -284,6 +315,10 @@ func TestPartKeysOfManyJobs(t *testing.T) {
 	require.Greater(t, calls, jobs/400)
 	keys, _ := h.staying()
 	require.Len(t, keys, 1500)
+	require.NoError(t, h.RDB.ZAdd(t.Context(), h.Keys.Staying, leftKeys(700)...).Err()) // of which nothing is left
+	h.Pass()
+	keys, _ = h.staying()
+	require.Len(t, keys, 1500, "they go in one pass, 100 a call")
 
 	// Another run of Redis cannot go on with the cursor.
 	require.Equal(t, "more", must(h.TryKeys(100)))

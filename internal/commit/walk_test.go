@@ -258,3 +258,31 @@ func TestStartsNameThePartition(t *testing.T) {
 		require.ErrorIs(t, err, errStartWords)
 	}
 }
+
+// A cancel is to close its ID in all places that can store it. If one of them has no room for the
+// tomb, it says so.
+func TestTombsOfAllPlaces(t *testing.T) {
+	said := func(o *Op, letters, full string) {
+		readCancelled(nil, []*Op{o}, script.Reply{"ok", int64(1), letters, full})
+	}
+	o := &Op{Kind: Cancel, Topic: "topic", ID: "x"}
+	said(o, "a", "v")
+	o.again()
+	said(o, "g", "")
+	require.True(t, o.Full)
+	o.again()
+	require.False(t, o.Full, "it is sent again")
+	said(o, "a", "v")
+	o.again()
+	said(o, "g", "-")
+	require.True(t, o.Full)
+
+	o.again()
+	twins := []*Op{o.twin(), o.twin(), o.twin()}
+	said(twins[0], "g", "")
+	said(twins[1], "g", "v")
+	said(twins[2], "s", "")
+	o.join(twins)
+	require.Equal(t, byte(script.LetterScheduled), o.Letter)
+	require.True(t, o.Full)
+}

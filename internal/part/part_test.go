@@ -91,3 +91,20 @@ func TestPlaces(t *testing.T) {
 	require.Equal(t, []string{"mail"}, part.Map(nil).Places("mail"))
 	require.Equal(t, part.Generation{Parts: 1}, part.Map(nil).Open())
 }
+
+// Keys stay where all jobs of a key were together, if they are together in the next generation.
+func TestKeysStay(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", "0:1": "", "0:1 1:3k": "0", "0:1 1:3": "", "1:3k 2:4k": "1", "1:3 2:4k": "", "1:3k 2:4": "", "0:1 1:3 2:4k 5:7k 6:2k": "2 5",
+	} {
+		m, err := part.ParseMap(text)
+		require.NoError(t, err)
+		var got []string
+		for n := range 8 {
+			if m.KeysStay(n) {
+				got = append(got, fmt.Sprint(n))
+			}
+		}
+		require.Equal(t, want, strings.Join(got, " "), text)
+	}
+}
