@@ -24,7 +24,8 @@ func (byKey) applyPartition(o *partitionOptions) { o.byKey = true }
 
 // ByKey divides the jobs of a topic by their [Key], so that the jobs of a key are in one partition:
 // their order, and all limits of keys, are exact. They remain so when the topic is divided again: a
-// key stays where it has jobs until it has none. Jobs without a key are divided by their IDs. An
+// key stays where it has jobs until it has none. Schedules, and [Again] with another key, are not
+// part of that (docs/howto/scale.md). Jobs without a key are divided by their IDs. An
 // ID is unique among the jobs of its key then. A call about a job by its ID alone, such as
 // [Client.Dequeue], asks all partitions, and acts on each job that has the ID.
 func ByKey() PartitionOption { return byKey{} }

@@ -319,7 +319,7 @@ func (l *calling) do(ctx context.Context) (*Result, error) {
 	if !maybeStored(stored) {
 		return nil, stored
 	}
-	moved, err := l.follow(ctx)
+	moved, err := l.follow()
 	if err != nil {
 		return nil, errors.Join(err, stored)
 	}
@@ -351,15 +351,8 @@ func (l *calling) begin(ctx context.Context) (err error) {
 
 // beginAt registers the client in one place.
 func (l *calling) beginAt(ctx context.Context, place string) (commit.Answer, error) {
-	if l.wait != nil {
-		l.wait.End()
-	}
-	var err error
-	op := &l.e.op
-	l.place = place
-	l.wait, err = l.client.waits.BeginEarly(place, op.ID, op.Fresh.Opts.Key, string(op.Fresh.Nonce[:]), l.o.progress != nil)
-	if err != nil {
-		return commit.Here, invalid([]error{err})
+	if err := l.waitAt(place); err != nil {
+		return commit.Here, err
 	}
 	a, err := l.wait.Next(ctx)
 	switch {
@@ -371,12 +364,25 @@ func (l *calling) beginAt(ctx context.Context, place string) (commit.Answer, err
 	return commit.Here, nil
 }
 
+// waitAt makes the client one that waits in a place, and nowhere else.
+func (l *calling) waitAt(place string) (err error) {
+	if l.wait != nil {
+		l.wait.End()
+	}
+	op := &l.e.op
+	l.place = place
+	l.wait, err = l.client.waits.BeginEarly(place, op.ID, op.Fresh.Opts.Key, string(op.Fresh.Nonce[:]), l.o.progress != nil)
+	if err != nil {
+		return invalid([]error{err})
+	}
+	return nil
+}
+
 // follow goes to the place of the job if that is another one: the partitions of the topic have
 // changed meanwhile. A job that has ended there before has an unknown outcome.
-func (l *calling) follow(ctx context.Context) (moved bool, err error) {
+func (l *calling) follow() (moved bool, err error) {
 	if at := l.e.op.At; at != "" && at != l.place {
-		_, err = l.beginAt(ctx, at)
-		return true, err
+		return true, l.waitAt(at)
 	}
 	return false, nil
 }

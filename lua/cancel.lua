@@ -41,7 +41,8 @@
 -- the call has removed 100 entries of ready. full is empty unless the topic has too many tombs:
 -- then it has a v for each ID that is not closed, and otherwise a -. An ID is closed too if there
 -- is no such job. With the letter a it can become free, but it is closed only if the place goes on
--- taking jobs of some keys (see prelude/staying.lua): the caller does not know the key.
+-- taking jobs of some keys (see prelude/staying.lua), because the caller does not know the key, and
+-- if the caller does not say how he knows the job, because then it is another one.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats lease control ring history unready expect place rouse free_keys unblock
 -- Uses: end_run close_books holder straggler look muted ended withdraw tell_slots elsewhere
@@ -72,7 +73,7 @@ for at = first, #jobs, width do
   if known ~= '' and string.find(known, '!', 1, true) then
     local wanted, ms, most = string.match(known, '^(.*)!(%d+)/(%d+)$')
     graves, known = graves or {}, wanted
-    graves[n] = {tonumber(ms), tonumber(most)}
+    graves[n] = {tonumber(ms), tonumber(most), wanted == ''}
   end
   ids[n], wants[n] = jobs[at], known
   noted[n] = scheduled(pool, runs, jobs[at])

@@ -27,12 +27,11 @@
 -- for refused because it expires before it is due, or the state of the job that has its ID and is
 -- unchanged: s for scheduled, r for ready, u for running, d for dead. t: no job has the ID, but it
 -- is closed. v: the job was to close its ID, and the topic has too many tombs. a: no job has the
--- ID, and the topic takes no new ones: it is a place of one that has partitions, and closed. Or the
--- key of the job has left such a place (see prelude/staying.lua). No letters: all are stored. since
--- has the time of burial of each dead one, and then when each closed
--- ID is free, with a space before each. mark is + if these were the topic's first jobs. dues is
--- missing unless a job of the call has the letter l or b (see replace). A repeated call returns the
--- time of the first one.
+-- ID, and the topic takes no new ones, or none with the key (see prelude/staying.lua): it is a
+-- place of one that has partitions, and closed. No letters: all are stored. since has the time of
+-- burial of each dead one, and then when each closed ID is free, with a space before each. mark is
+-- + if these were the topic's first jobs. dues is missing unless a job of the call has the letter l
+-- or b (see replace). A repeated call returns the time of the first one.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats sizes terms whole control wake ring
 local pool, bucket, ready, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -88,12 +87,14 @@ local gone, missing = replaced.gone or {}, replaced.missing or {}
 local closed = {} -- when the ID is free again, if no job has it; false: the whole topic is closed
 if redis.call('EXISTS', tombs) == 1 then
   local ends, at = redis.call('ZMSCORE', tombs, '', unpack(ids)), first
+  if ends[1] and replaced.leave and not replaced.leaves then
+    replaced.leaves, replaced.notes, replaced.stay = replaced.leave()
+  end
   for i = 1, total do
     local till = ends[i + 1] and tonumber(ends[i + 1]) > now and ends[i + 1]
     local leaves = ends[1] and replaced.leaves and replaced.leaves(jobs[at + 1], jobs[at + 2])
     local shut = ends[1] and leaves ~= false
-    if leaves or not live[i] and not gone[i] and (till or shut)
-      or missing[i] and shut and not till then
+    if not live[i] and not gone[i] and (till or shut) or missing[i] and shut and not till then
       live[i], closed[i] = '', till -- as if a job had the ID, so that other jobs pay nothing
     end
     at = at + width
@@ -144,6 +145,9 @@ for i = 1, total do
       if grave then
         graves[#graves + 1], graves[#graves + 2] = grave, id
       end
+      if replaced.notes then
+        replaced.notes(head, tail)
+      end
       local record = tail == '' and whole(head, from, enqueued) or head .. enqueued .. tail
       local keyed = replaced.note and replaced.note(id, record, due)
       if due > now then
@@ -183,6 +187,9 @@ if earliest then
   wake(bucket, earliest, tick, channel, topic)
 end
 -- Uses: place_jobs
+if replaced.stay then
+  replaced.stay()
+end
 local pushed = #soon + (replaced.enlane and replaced.enlane() or 0) + (replaced.freed or 0)
 if stored > 0 then
   redis.call('HSET', pool, unpack(records))

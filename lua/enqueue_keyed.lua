@@ -12,16 +12,17 @@
 -- if a job of the call has a key.
 -- Cost: O(jobs × log N).
 -- Then: enqueue
--- Uses: now receipt stats sizes terms control ring place rouse key staying
+-- Uses: now receipt stats sizes terms control ring place rouse key
 do
   local ready, sizes, turn, lane, keyed = KEYS[3], KEYS[5], KEYS[11], KEYS[12], KEYS[13]
   local staying = KEYS[14]
 
-  local stay
-  replaced.leaves, stay = leaving(staying)
   replaced.note = to_lane
+  function replaced.leave()
+    -- Uses: staying
+    return leaving(staying)
+  end
   function replaced.enlane()
-    stay()
     return enlane(turn, lane, keyed, sizes, ready)
   end
 end

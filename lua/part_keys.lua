@@ -11,15 +11,17 @@
 -- ARGV[1]  count    how many jobs to look at, about
 --
 -- A key stays while it has an unfinished job, a successor, a run whose job was cancelled or
--- replaced, starts that its rate counts, or a hold that ends: a handler can have asked for it here
--- alone. Each pass looks at these in turn, in the order in which what belongs to a job goes from
--- one to the next, so that it misses none. Keys that no pass has found since the last one are
--- removed when it ends. The first pass finds the keys, and later ones only find them again: jobs of
--- schedules, which stay at home, bring none back.
+-- replaced, or starts that its rate counts. One that has had one of these stays while it has a hold
+-- that ends, too: a handler can have asked for it here alone. Each pass looks at these in turn, in
+-- the order in which what belongs to a job goes from one to the next, so that it misses none. Keys
+-- that it has not found are removed when it ends. The first pass finds the keys, and later ones
+-- only find them again: a job of a schedule, or one that its handler enqueues again with another
+-- key, brings none.
 --
 -- The field keys of parts has how far the pass has come: the number of what it looks at, the
 -- cursor, and the ID of the run of Redis, because a cursor means nothing to another one. Then the
--- pass begins anew. Safe to send twice.
+-- pass begins anew. If the user may not send INFO, the ID is -, and no call goes on with a cursor:
+-- a pass ends only if the place has so little that a call looks at all of it. Safe to send twice.
 -- Returns {'ok', now, answer}: more, over if the pass has ended, or none if no key stays.
 -- Cost: O(count × log N).
 -- Uses: now place holder successor
@@ -42,7 +44,7 @@ local info = redis.pcall('INFO', 'server')
 local run = type(info) == 'string' and string.match(info, 'run_id:(%x+)') or '-'
 local stage, cursor, begun = string.match(known, '^(%d+) (%d+) (%S+)$')
 stage = tonumber(stage)
-if begun ~= run then
+if begun ~= run or run == '-' and cursor ~= '0' then
   stage, cursor = 1, '0'
 end
 
@@ -71,7 +73,7 @@ local answer = 'more'
 if looks[stage] then
   local command, of, most, read = unpack(looks[stage])
   local page = redis.call(command, of, cursor, 'COUNT', most)
-  local seen, list = {}, {pass == 1 and 'NX' or 'XX'}
+  local seen, list = {}, {pass == 1 and of ~= held and 'NX' or 'XX'}
   for i = 1, #page[2], 2 do
     local key = read(page[2][i], page[2][i + 1])
     if key and key ~= '' and not seen[key] then
@@ -86,6 +88,8 @@ if looks[stage] then
   cursor = page[1]
   if cursor == '0' then
     stage = stage + 1
+  elseif run == '-' then
+    answer = 'over'
   end
   if not looks[stage] then
     pass = pass + 1

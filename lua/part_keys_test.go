@@ -96,7 +96,8 @@ func TestPartKeysOfNobody(t *testing.T) {
 }
 
 // What is left of a key beside its jobs keeps it: a successor with it, a run whose job was
-// cancelled, the starts that its rate counts, and a hold. A pause is everywhere, and does not.
+// cancelled, and the starts that its rate counts. A hold alone does not: that of an operator is
+// everywhere.
 func TestPartKeysStayForWhatIsLeft(t *testing.T) {
 	const hour = 3_600_000
 	set := func(key func(h *Hand) string, member func() string, score float64) func(h *Hand) {
@@ -122,9 +123,7 @@ func TestPartKeysStayForWhatIsLeft(t *testing.T) {
 		}, true},
 		"rate":                 {set(rates, k, (now+hour)*1000), true},
 		"rate of the past":     {set(rates, k, (now-hour)*1000), false},
-		"hold":                 {set(held, k, now+hour), true},
-		"hold of the past":     {set(held, k, now-hour), false},
-		"pause":                {set(held, k, hand.KeyPaused), false},
+		"hold":                 {set(held, k, now+hour), false},
 		"run without a job":    {set(holders, straggler(now+hour), 0), true},
 		"end of such a run":    {set(holders, straggler(now-hour), 0), false},
 		"dead job":             {func(h *Hand) { h.putKey("k", "id", "+0"); h.Bury(h.Take(1, time.Hour)...) }, true},
@@ -146,6 +145,29 @@ func TestPartKeysStayForWhatIsLeft(t *testing.T) {
 	}
 }
 
+// A key that has had a job when the place was closed stays as long as it has a hold that ends: the
+// handler of that job can have asked for it, and then it is here alone.
+func TestPartKeysStayForTheirHolds(t *testing.T) {
+	now := float64(time.Now().UnixMilli())
+	for name, c := range map[string]struct {
+		till  float64
+		stays bool
+	}{"hold": {now + 3_600_000, true}, "hold of the past": {now - 3_600_000, false}, "pause": {hand.KeyPaused, false}} {
+		t.Run(name, func(t *testing.T) {
+			eachHand(t, func(t *testing.T, h *Hand) {
+				h.putKey("k", "id", "+0")
+				require.True(t, h.CloseByKey())
+				h.Pass()
+				require.Equal(t, "o", h.Ack(h.Take(1, time.Hour)...))
+				require.NoError(t, h.RDB.ZAdd(t.Context(), h.Keys.Held, redis.Z{Member: "k", Score: c.till}).Err())
+				h.Pass()
+				h.Pass()
+				require.Equal(t, map[bool]string{true: "n", false: "a"}[c.stays], h.putKey("k", "new", "+0"))
+			})
+		})
+	}
+}
+
 // A successor gets its key before it is live, and keeps it in the place when it is.
 func TestPartKeysOfSuccessors(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
@@ -155,7 +177,7 @@ func TestPartKeysOfSuccessors(t *testing.T) {
 		h.Pass()
 		held := h.Take(1, time.Hour)
 		require.Equal(t, "U", h.putKey("b", "id", "l+0"))
-		require.Equal(t, "a", h.putKey("c", "id", "l+0"), "its key has no business here")
+		require.Equal(t, "u", h.putKey("c", "id", "l+0"), "its key has no business here")
 		r, err := h.TryCancel("b1")
 		require.NoError(t, err)
 		require.Equal(t, "s", r.Text(2))
@@ -170,7 +192,8 @@ func TestPartKeysOfSuccessors(t *testing.T) {
 	})
 }
 
-// A job whose key has left the place is not the one that has its ID here. It changes nothing of it.
+// A job whose key has left the place does not replace one that has its ID and another key. It is
+// refused like a duplicate, and changes nothing.
 func TestPartKeysThatHaveLeftReplaceNothing(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.putKey("a", "id", "+3600000")
@@ -179,11 +202,27 @@ func TestPartKeysThatHaveLeftReplaceNothing(t *testing.T) {
 		require.Equal(t, "s", h.putKey("a", "id", "+0"))
 		before := redistest.Dump(t, h.RDB, h.Prefix())
 		for _, when := range []string{"+0", "r+0", "w+0", "d+0", "l+0", "b+100/1000", "r+0!1000/10"} {
-			require.Equal(t, "a", h.putKey("b", "id", when), when)
+			require.Equal(t, "s", h.putKey("b", "id", when), when)
 			require.Equal(t, before, redistest.Dump(t, h.RDB, h.Prefix()), when)
 		}
 		require.Equal(t, "n", h.putKey("a", "id", "r+0"))
 		require.Equal(t, "R", h.putKey("a", "id", "l+0"))
+	})
+}
+
+// A job that is refused does not keep its key.
+func TestPartKeysOfRefusedJobs(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		require.Equal(t, "n", h.putKey("k", "x", "+0!3600000/10"))
+		require.Equal(t, "n", h.putKey("j", "y", "+3600000"))
+		require.True(t, h.CloseByKey())
+		require.Equal(t, "o", h.Ack(h.Take(1, time.Hour)...))
+		for range 3 {
+			h.Pass()
+			require.Equal(t, "t", h.putKey("k", "x", "+0"))
+		}
+		keys, _ := h.staying()
+		require.Equal(t, []string{"j"}, keys)
 	})
 }
 
@@ -332,4 +371,40 @@ func TestPartKeysOfManyJobs(t *testing.T) {
 	require.NoError(t, h.RDB.HSet(t.Context(), h.Keys.Parts, "keys", stage+" "+cursor+" "+strings.Repeat("0", 40)).Err())
 	require.Equal(t, "more", must(h.TryKeys(100)))
 	require.Equal(t, "2 0 "+run, h.RDB.HGet(t.Context(), h.Keys.Parts, "keys").Val(), "it began anew, with the successors")
+}
+
+// Who may not ask for the run of Redis never goes on with a cursor. Then a place with many jobs
+// keeps its keys, also if Redis starts anew in the middle of a pass, and one with few does not.
+func TestPartKeysWithoutInfo(t *testing.T) {
+	t.Parallel()
+	redistest.Need(t)
+	s := redistest.Start(t)
+	require.NoError(t, s.Client(t).Do(t.Context(), "ACL", "SETUSER", "blind", "on", ">secret", "~*", "&*", "+@all", "-info").Err())
+	o := s.Options()
+	o.Username, o.Password = "blind", "secret"
+	rdb := redis.NewClient(o)
+	t.Cleanup(func() { require.NoError(t, rdb.Close()) })
+	h := NewHand(t, rdb, "p", "many")
+	var rows []any
+	for i := range 900 {
+		head, tail := keyedRecord(t, fmt.Sprint("k", i))
+		rows = append(rows, fmt.Sprint("j", i), head, tail, "+3600000")
+	}
+	require.NoError(t, just(h.TrySend(false, rows)))
+	require.True(t, h.CloseByKey())
+	require.Equal(t, "more", must(h.TryKeys(100)), "no successors")
+	for range 20 {
+		require.Equal(t, "over", must(h.TryKeys(100)), "the server is not to go on in this round")
+		require.Equal(t, "more", must(h.TryKeys(100)), "begun anew")
+		_, pass := h.staying()
+		require.EqualValues(t, 1, pass)
+	}
+	few := NewHand(t, rdb, "p", "few")
+	few.putKey("k", "id", "+0")
+	require.True(t, few.CloseByKey())
+	few.Pass()
+	require.Equal(t, "o", few.Ack(few.Take(1, time.Hour)...))
+	few.Pass()
+	few.Pass()
+	require.Equal(t, "a", few.putKey("k", "new", "+0"))
 }

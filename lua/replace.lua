@@ -50,13 +50,13 @@
 -- keeps the place in ready of an old one if neither has a key, and its order in the lane if both
 -- have the same key and head start. The entry of any other old job leaves ready as by cancel, for
 -- up to twenty jobs a call. Other old IDs can stay there. Entries always leave their lanes. A tomb
--- keeps no job from replacing another. Nor does a topic that is closed, unless the key of the new
--- one has left it (see prelude/staying.lua). A job whose old one is not as its caller knows it, or
--- is gone, is refused like a duplicate.
+-- keeps no job from replacing another. Nor does a topic that is closed. But one with another key,
+-- which has left it (see prelude/staying.lua), is refused like a duplicate. So is a job whose old
+-- one is not as its caller knows it, or is gone.
 -- Cost: O(jobs × log N).
 -- Then: enqueue
 -- Uses: now receipt stats sizes terms whole lease unready control ring expect trace place rouse
--- Uses: key free_keys unblock close_books holder straggler successor burst merge staying
+-- Uses: key free_keys unblock close_books holder straggler successor burst merge
 do
   local pool, bucket, ready, stats, sizes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
   local receipt, leases, dead = KEYS[6], KEYS[7], KEYS[8]
@@ -68,14 +68,16 @@ do
   local number, channel, topic = ARGV[1], ARGV[3], ARGV[4]
   local jobs, first, width = ARGV, 5, 4
 
-  local kept, stay, closed = {}, nil, nil
-  replaced.leaves, stay = leaving(staying)
+  local kept, closed = {}, nil
+  function replaced.leave()
+    -- Uses: staying
+    return leaving(staying)
+  end
   replaced.note = replaced.linked and function(id, record, due)
     replaced.linked(id, record)
     return to_lane(id, record, due)
   end or to_lane
   function replaced.enlane()
-    stay()
     if replaced.link then
       replaced.link()
     end
@@ -97,13 +99,16 @@ do
       local own = live[i] and string.sub(live[i], 1, 8) == string.sub(head, 1, 8)
       if live[i] and not own and closed == nil then -- asked once, also because of its type
         closed = redis.call('ZSCORE', tombs, '') or false
+        if closed then
+          replaced.leaves, replaced.notes, replaced.stay = replaced.leave()
+        end
       end
-      if closed and replaced.leaves(head, jobs[first + 2 + (i - 1) * width]) then
-        live[i] = '' -- enqueue refuses it
-      elseif not own and wants[i]
+      local leaves = closed and live[i] and not own
+        and replaced.leaves(head, jobs[first + 2 + (i - 1) * width], redis.call('HGET', keyed, id))
+      if not own and wants[i]
         and not unchanged(wants[i], id, pool, bucket, leases, dead, attempts, moved) then
         live[i], replaced.missing[i] = live[i] or '', not live[i]
-      elseif live[i] and not own and string.match(words[i], '^%a') then
+      elseif live[i] and not own and not leaves and string.match(words[i], '^%a') then
         taken[#taken + 1], where[#where + 1], heads[#heads + 1] = id, i, head
       end
       shy = shy or string.match(words[i], '^[lb]') ~= nil
@@ -147,6 +152,9 @@ do
         if how == 'l' or how == 'b' then
           if leased[n] then
             later.follow(i, tell)
+            if replaced.notes and later.letters[i] then
+              replaced.notes(heads[n], jobs[first + 2 + (i - 1) * width])
+            end
             live[i] = later.letters[i] and string.sub(heads[n], 1, 8) or live[i]
             if later.letters[i] and replaced.linked then
               replaced.linked(id, heads[n])

@@ -15,7 +15,7 @@
 -- ARGV[1]   name     the client's name: it listens on the channel <prefix>:control:<name>
 -- ARGV[2..]  jobs    for each job: ID, nonce (8 bytes; empty: that of the job which has the ID),
 --                    and + to look and register, ? to look, - to leave. After + can follow the
---                    key of a job that is not enqueued yet. At most 500
+--                    key of the job, which says whether a closed place takes it. At most 500
 --
 -- Eight clients can be registered for an incarnation, and an ID can have 64 registrations. One that
 -- is not renewed for a minute, by a look with +, is gone. Safe to send twice.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
@@ -94,12 +95,13 @@ func TestRatesAndHoldsOfKeysWhileATopicIsDivided(t *testing.T) {
 				}
 				put("k", "first")
 				b.Pass(time.Second)
+				require.NoError(b, b.Client.Partition(ctx, "t", 3, delayq.ByKey()))
+				b.Pass(time.Minute)
 				if c.err != nil { // it has put the job back, which is not to keep the key in its place
 					_, err := b.Client.Dequeue(ctx, "t", "first")
 					require.NoError(b, err)
 				}
-				require.NoError(b, b.Client.Partition(ctx, "t", 3, delayq.ByKey()))
-				b.Pass(5 * time.Minute)
+				b.Pass(4 * time.Minute)
 				put("k", "second")
 				put("other", "other")
 				b.Pass(30 * time.Minute)
@@ -156,5 +158,63 @@ func TestIDsOfKeysWhileATopicIsDivided(t *testing.T) {
 		pools := b.RDB.HKeys(ctx, queuetest.Prefix+":{t}:pool").Val()
 		slices.Sort(pools)
 		require.Equal(b, []string{"a", "b2", "b3", "b5"}, pools, "all jobs of the key are at home")
+	})
+}
+
+// A job whose ID another key has at home is a duplicate, also if it is to replace that one. A
+// Dequeue that is refused closes no ID, and a hold by an operator keeps no partition.
+func TestKeysThatHaveLeftTheHome(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		ctx := b.Context()
+		put := func(id, key string, opts ...delayq.JobOption) error {
+			_, err := b.Client.Enqueue(ctx, "t", id, nil, append(opts, delayq.Key(key), delayq.ProcessIn(3*time.Hour))...)
+			return err
+		}
+		b.Serve("t", func(context.Context, *delayq.Job) error { return nil })
+		require.NoError(b, put("a", "j"))
+		require.NoError(b, b.Client.Partition(ctx, "t", 2, delayq.ByKey()))
+		b.Pass(time.Minute)
+		require.NoError(b, put("x", "m"), "in generation 1")
+		for _, opt := range []delayq.JobOption{delayq.Header("plain", "x"), delayq.Replace(), delayq.Latest()} {
+			require.ErrorIs(b, put("a", "m", opt), delayq.ErrDuplicate)
+		}
+		require.Equal(b, "j", b.Get("t", "a").Key)
+
+		info := b.Get("t", "x")
+		require.NoError(b, put("x", "m", delayq.Replace()))
+		_, err := b.Client.Dequeue(ctx, "t", "x", delayq.Tombstone(time.Hour), delayq.IfUnchanged(info))
+		require.ErrorIs(b, err, delayq.ErrChanged)
+		require.NoError(b, put("x", "m", delayq.Replace()), "its ID is not closed")
+
+		require.NoError(b, b.Client.HoldKey(ctx, "t", "other", 24*time.Hour))
+		require.NoError(b, b.Client.Partition(ctx, "t", 3, delayq.ByKey()))
+		b.Pass(4 * time.Hour)
+		require.Equal(b, "2:3k", b.RDB.HGet(ctx, partsKey, "map").Val())
+	})
+}
+
+// A Call whose key leaves between its first look and the enqueueing follows its job.
+func TestCallFollowsAKeyThatLeaves(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		ctx := b.Context()
+		b.Serve("t", func(_ context.Context, job *delayq.Job) error {
+			time.Sleep(time.Second)
+			return job.SetOutput(append(job.Payload, '!'))
+		})
+		_, err := b.Client.Enqueue(ctx, "t", "a", nil, delayq.Key("j"), delayq.ProcessIn(100*time.Hour))
+		require.NoError(b, err)
+		require.NoError(b, b.Client.Partition(ctx, "t", 2, delayq.ByKey()))
+		b.Pass(time.Minute)
+		staying, left := queuetest.Prefix+":{t}:all:staying", false
+		client := delayq.NewClient(b.RDB, delayq.Prefix(queuetest.Prefix), delayq.Hooks(queuetest.OnScript(func(e delayq.ScriptEvent) {
+			if e.Name == "wait" && !left { // as a pass does
+				left = b.RDB.ZRem(ctx, staying, "k").Val() > 0
+			}
+		})))
+		require.NoError(b, b.RDB.ZAdd(ctx, staying, redis.Z{Member: "k", Score: 1}).Err())
+		end := call(b.T, client, "new", delayq.Key("k")).get()
+		require.True(b, left)
+		require.NoError(b, end.err)
+		require.Equal(b, "of new!", string(end.result.Output))
 	})
 }

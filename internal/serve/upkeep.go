@@ -22,9 +22,9 @@ const (
 	// mostTended is the most places of a topic that are asked or told something at the same time.
 	mostTended = 8
 
-	// keysPage is how many jobs with keys of a closed place a call looks at, and mostLooks how many
-	// calls there are in a round: 100,000 jobs.
-	keysPage, mostLooks = 1000, 100
+	// keysPage is how many jobs with keys of a closed place a call looks at. mostLooks is how many
+	// calls there are in a round for all places of a generation, and leastLooks for each of them.
+	keysPage, mostLooks, leastLooks = 1000, 400, 8
 
 	// keptAfter is for how long what is left of the places of a generation is kept when it has left
 	// the map: as long as the hours of their history, and longer than Redis remembers it.
@@ -134,7 +134,7 @@ func (t *Topic) closePlaces(ctx context.Context, g part.Generation, keysStay boo
 			defer cancel()
 			return commit.ClosePlace(call, t.Server.Scripts, k, keysStay)
 		case looks[i].Number(7) == 1:
-			return t.lookForKeys(ctx, k)
+			return t.lookForKeys(ctx, k, max(leastLooks, mostLooks/g.Parts))
 		}
 		return nil
 	})
@@ -186,10 +186,10 @@ func (t *Topic) sealPlaces(ctx context.Context, g part.Generation, keysStay bool
 	return over, nil
 }
 
-// lookForKeys looks which keys stay in a closed place, until a pass has ended or it has looked at
-// many jobs: see the part_keys script. The next round goes on.
-func (t *Topic) lookForKeys(ctx context.Context, k *script.Keys) error {
-	for range mostLooks {
+// lookForKeys looks which keys stay in a closed place, until a pass has ended, in so many calls at
+// most: see the part_keys script. The next round goes on.
+func (t *Topic) lookForKeys(ctx context.Context, k *script.Keys, calls int) error {
+	for range calls {
 		r, err := t.call(ctx, script.PartKeys, k, keysPage)
 		if err != nil || r.Text(2) != "more" {
 			return err

@@ -13,9 +13,9 @@ local function dig(key, names, asked, said, staying)
   local nobody = string.rep('-', 1025) -- longer than an ID; the empty one closes the topic
   redis.call('ZREM', key, nobody) -- after a deletion, the script can write at maxmemory
   for n = 1, #said do
-    local letter, ms, most = string.sub(said, n, n), unpack(asked[n] or {})
+    local letter, ms, most, any = string.sub(said, n, n), unpack(asked[n] or {})
     marks[n] = '-'
-    if ms and letter ~= 'c' and (ms == 0 or letter ~= 'a' or takes) then
+    if ms and letter ~= 'c' and (ms == 0 or letter ~= 'a' or takes and any) then
       if ms > 0 and not room then
         local ended
         room, ended = room_of(key, most, #said)
