@@ -15,6 +15,7 @@ import (
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/part"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // figNodeMost and figNodeLeast are the CPU of the busiest node and of the
@@ -74,14 +75,35 @@ func openSpread(ctx context.Context, nodes int, l layout) (*spread, error) {
 		return nil, err
 	}
 	s := &spread{cluster: cluster, rdb: redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs()}), topics: l.names()}
-	s.client = delayq.NewClient(s.rdb, delayqPrefix)
 	if l.parts > 0 {
-		err = s.client.Partition(ctx, topic, l.parts)
+		err = delayq.NewClient(s.rdb, delayqPrefix).Partition(ctx, topic, l.parts)
+		if err == nil {
+			err = s.leaveHome(ctx, l.parts)
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}
+	s.client = delayq.NewClient(s.rdb, delayqPrefix)
 	return s, nil
+}
+
+// leaveHome takes the topic itself from the list of generations, as servers do
+// half a minute after it has nothing left. Until then each call asks it first.
+func (s *spread) leaveHome(ctx context.Context, parts int) error {
+	k := script.NewKeys(string(delayqPrefix), topic)
+	before := fmt.Sprintf("0:1 1:%d", parts)
+	for number, want := range []string{before, fmt.Sprintf("1:%d", parts)} { // it is seen empty twice
+		r, err := script.Caller{RDB: s.rdb}.Exec(ctx, script.PartRetire, k, k.Receipt("bench"), 0, number+1, before, 0, 1, 0,
+			script.ControlChannel(string(delayqPrefix)), topic, "seal", "")
+		if err == nil && r.Text(2) != want {
+			err = fmt.Errorf("the topic has the partitions %q, not %q", r.Text(2), want)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *spread) close() error { return errors.Join(s.rdb.Close(), s.cluster.Close()) }

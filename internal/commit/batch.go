@@ -28,18 +28,22 @@ type Batch struct {
 	kind    *Kind
 	jobs    int
 	report  func(i int, o *Op) error // reads an outcome into the results, and returns its error
-	waiting map[string]*parcel       // by place
-	queued  int                      // jobs in them
-	bytes   int                      // of their records
+	waiting map[address]*parcel
+	queued  int // jobs in them
+	bytes   int // of their records
 	out     *conveyor
 	sent    []*parcel // whose outcome is not in the results yet
 	failed  int
 	first   []error // some of them
 }
 
+// An address says where jobs are sent: in walks through the places of a topic that probably end in
+// the same one. The topic can be a place itself.
+type address struct{ topic, place string }
+
 // A parcel is jobs of one topic that are sent together.
 type parcel struct {
-	place string // to which they are probably sent
+	to    address
 	list  []*Op
 	index []int // of the results
 	bytes int
@@ -47,7 +51,7 @@ type parcel struct {
 
 // NewBatch returns a batch of calls of one kind. It must be closed.
 func (c *Groups) NewBatch(ctx context.Context, k *Kind, jobs int, report func(int, *Op) error) *Batch {
-	return &Batch{kind: k, jobs: jobs, report: report, waiting: make(map[string]*parcel), out: c.newConveyor(ctx, jobs)}
+	return &Batch{kind: k, jobs: jobs, report: report, waiting: make(map[address]*parcel), out: c.newConveyor(ctx, jobs)}
 }
 
 // Detach makes Put and Send return before Redis has answered, even if the batch has few jobs. It
@@ -59,11 +63,11 @@ func (b *Batch) Close() { b.out.close() }
 
 // Put adds an operation, and sends parcels that are complete.
 func (b *Batch) Put(i int, o *Op) {
-	place := b.out.all.placeOf(o)
-	p := b.waiting[place]
+	to := address{o.Topic, b.out.all.placeOf(o)}
+	p := b.waiting[to]
 	if p == nil {
-		p = &parcel{place: place}
-		b.waiting[place] = p
+		p = &parcel{to: to}
+		b.waiting[to] = p
 	}
 	size := o.size()
 	p.list, p.index = append(p.list, o), append(p.index, i)
@@ -84,7 +88,7 @@ func (b *Batch) Send() {
 }
 
 func (b *Batch) send(p *parcel) {
-	delete(b.waiting, p.place)
+	delete(b.waiting, p.to)
 	b.queued, b.bytes = b.queued-len(p.list), b.bytes-p.bytes
 	b.sent = append(b.sent, p)
 	b.out.send(p.list)

@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq/internal/part"
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
 )
@@ -96,5 +97,32 @@ func TestBatchIsLeft(t *testing.T) {
 		require.NoError(t, errs[0])
 		require.ErrorContains(t, errs[1], `enqueue topic "topic" job "left": `)
 		require.Equal(t, []string{"sent"}, rdb.HKeys(t.Context(), script.NewKeys(c.Prefix, "topic").Pool).Val())
+	})
+}
+
+// Jobs of a batch that come to the same partition are sent together, also while earlier generations
+// are asked first: a call about each place of each generation would be about few jobs.
+func TestBatchInPartitionsMakesFewCalls(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		const parts, jobs = 8, 8 * ChunkJobs
+		c := newCaller(rdb, redistest.Prefix(t))
+		_, err := c.Resize(t.Context(), "topic", part.Generation{Parts: parts}, fewSettings)
+		require.NoError(t, err)
+		for generations, m := range []string{1: "1:8", 2: "0:1 1:8"} {
+			if m == "" {
+				continue
+			}
+			known, err := part.ParseMap(m)
+			require.NoError(t, err)
+			c.maps.set("topic", known)
+			before := len(c.log.calls())
+			b := c.NewBatch(t.Context(), Enqueue, jobs, func(_ int, o *Op) error { return o.Err })
+			for i := range jobs {
+				b.Put(i, job{when: "+3600000"}.store(t, "topic", fmt.Sprint(m, i)))
+			}
+			require.NoError(t, b.Finish())
+			most := generations * (jobs/ChunkJobs + parts) // full ones, and what is left in the end
+			require.LessOrEqual(t, len(c.log.calls())-before, most, m)
+		}
 	})
 }

@@ -346,14 +346,15 @@ func (c *Groups) doAll(ctx context.Context, list []*Op, silent error) error {
 	return silent
 }
 
-// placeOf returns a place to which an operation of a batch is probably sent. Those that have the
-// same one are sent together.
+// placeOf returns the place to which an operation of a batch probably comes: that of the last
+// generation. Those that have the same one are sent together, also to earlier generations.
 func (c *Groups) placeOf(o *Op) string {
-	m := c.maps.of(o.Topic)
-	if len(m) != 1 {
+	known := c.maps.known(o.Topic)
+	if known == nil {
 		return o.Topic
 	}
-	return m[0].Name(o.Topic, m[0].Index(o.ID, o.key()))
+	g := known.Open()
+	return g.Name(o.Topic, g.Index(o.ID, o.key()))
 }
 
 // An Answer is what a place says of a job.
