@@ -16,9 +16,10 @@ import (
 )
 
 // EnqueueBatch stores any number of jobs of any topics and options. Jobs of one topic are sent in
-// chunks, in their order. Each chunk is stored as a whole or not at all. Results are in the order
-// of jobs; each has its own error, as from [Client.Enqueue]. The returned error is non-nil if any
-// job failed, and joins the first ten failures. When ctx is done, jobs not yet sent get its error.
+// chunks, in their order, or if it is divided ([Client.Partition]) in that of each partition. Each
+// chunk is stored as a whole or not at all. Results are in the order of jobs; each has its own
+// error, as from [Client.Enqueue]. The returned error is non-nil if any job failed, and joins the
+// first ten failures. When ctx is done, jobs not yet sent get its error.
 //
 // After a chunk that Redis does not answer, no other is sent. The jobs of that chunk have
 // [ErrUnknownOutcome]. Later jobs have another error: they are not stored, and can be sent again in
@@ -102,10 +103,10 @@ type CancelResult struct {
 // [ErrorsExcept] if a job that is gone is no failure. The options apply to each job. [IfUnchanged]
 // has an info of each, and [ErrChanged] is the error of those that have changed.
 //
-// Jobs of one topic are sent in their order, up to 500 in a call. Each cancel is atomic; the batch
-// as a whole is not. When ctx is done, jobs not yet sent get its error. After a call that Redis
-// does not answer, no other is sent: the jobs of that call have [ErrUnknownOutcome], and later ones
-// another error, because they are unchanged.
+// Jobs of one topic are sent in their order, or if it is divided in that of each partition, up to
+// 500 in a call. Each cancel is atomic; the batch as a whole is not. When ctx is done, jobs not yet
+// sent get its error. After a call that Redis does not answer, no other is sent: the jobs of that
+// call have [ErrUnknownOutcome], and later ones another error, because they are unchanged.
 //
 // Cost: O(log(jobs of the topic)) for each job, however many are ready. Besides the results,
 // CancelBatch holds the state of at most a few thousand jobs at a time.

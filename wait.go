@@ -319,11 +319,10 @@ func (l *calling) do(ctx context.Context) (*Result, error) {
 	if !maybeStored(stored) {
 		return nil, stored
 	}
-	moved, err := l.follow()
-	if err != nil {
+	if err := l.follow(); err != nil {
 		return nil, errors.Join(err, stored)
 	}
-	l.wait.Expect(moved || errors.Is(stored, ErrUnknownOutcome))
+	l.wait.Expect(errors.Is(stored, ErrUnknownOutcome))
 	result, err := awaited(ctx, l.wait, op.Topic, op.ID, &l.o)
 	if stored != nil && err != nil && !isEnd(err) {
 		err = errors.Join(err, stored)
@@ -351,8 +350,15 @@ func (l *calling) begin(ctx context.Context) (err error) {
 
 // beginAt registers the client in one place.
 func (l *calling) beginAt(ctx context.Context, place string) (commit.Answer, error) {
-	if err := l.waitAt(place); err != nil {
-		return commit.Here, err
+	if l.wait != nil {
+		l.wait.End()
+	}
+	var err error
+	op := &l.e.op
+	l.place = place
+	l.wait, err = l.client.waits.BeginEarly(place, op.ID, op.Fresh.Opts.Key, string(op.Fresh.Nonce[:]), l.o.progress != nil)
+	if err != nil {
+		return commit.Here, invalid([]error{err})
 	}
 	a, err := l.wait.Next(ctx)
 	switch {
@@ -364,27 +370,20 @@ func (l *calling) beginAt(ctx context.Context, place string) (commit.Answer, err
 	return commit.Here, nil
 }
 
-// waitAt makes the client one that waits in a place, and nowhere else.
-func (l *calling) waitAt(place string) (err error) {
-	if l.wait != nil {
-		l.wait.End()
-	}
-	op := &l.e.op
-	l.place = place
-	l.wait, err = l.client.waits.BeginEarly(place, op.ID, op.Fresh.Opts.Key, string(op.Fresh.Nonce[:]), l.o.progress != nil)
-	if err != nil {
-		return invalid([]error{err})
-	}
-	return nil
-}
-
 // follow goes to the place of the job if that is another one: the partitions of the topic have
-// changed meanwhile. A job that has ended there before has an unknown outcome.
-func (l *calling) follow() (moved bool, err error) {
-	if at := l.e.op.At; at != "" && at != l.place {
-		return true, l.waitAt(at)
+// changed meanwhile, or its key has moved. A job that has ended there has an unknown outcome.
+func (l *calling) follow() error {
+	op := &l.e.op
+	if op.At == "" || op.At == l.place {
+		return nil
 	}
-	return false, nil
+	wait, err := l.client.waits.BeginUnsure(op.At, op.ID, string(op.Fresh.Nonce[:]), l.o.progress != nil)
+	if err != nil {
+		return l.client.unsure(err)
+	}
+	l.wait.End()
+	l.wait, l.place = wait, op.At
+	return nil
 }
 
 // CallTyped is [Client.Call] with values in place of payload and output: in is encoded, and the

@@ -19,7 +19,7 @@ do
 
   replaced.note = to_lane
   function replaced.leave()
-    -- Uses: staying
+    -- Uses: staying leaving
     return leaving(staying)
   end
   function replaced.enlane()

@@ -52,7 +52,7 @@
 -- up to twenty jobs a call. Other old IDs can stay there. Entries always leave their lanes. A tomb
 -- keeps no job from replacing another. Nor does a topic that is closed. But one with another key,
 -- which has left it (see prelude/staying.lua), is refused like a duplicate. So is a job whose old
--- one is not as its caller knows it, or is gone.
+-- one is not as its caller knows it, or is gone, unless the topic is closed to it.
 -- Cost: O(jobs × log N).
 -- Then: enqueue
 -- Uses: now receipt stats sizes terms whole lease unready control ring expect trace place rouse
@@ -70,7 +70,7 @@ do
 
   local kept, closed = {}, nil
   function replaced.leave()
-    -- Uses: staying
+    -- Uses: staying leaving
     return leaving(staying)
   end
   replaced.note = replaced.linked and function(id, record, due)

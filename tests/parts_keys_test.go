@@ -3,7 +3,9 @@ package tests
 import (
 	"context"
 	"fmt"
+	"io"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -214,6 +216,48 @@ func TestCallFollowsAKeyThatLeaves(t *testing.T) {
 		require.NoError(b, b.RDB.ZAdd(ctx, staying, redis.Z{Member: "k", Score: 1}).Err())
 		end := call(b.T, client, "new", delayq.Key("k")).get()
 		require.True(b, left)
+		require.NoError(b, end.err)
+		require.Equal(b, "of new!", string(end.result.Output))
+	})
+}
+
+// An unheard hides the answers to new jobs in partitions.
+type unheard struct{}
+
+func (unheard) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (unheard) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if text := fmt.Sprint(cmd.Args()); strings.Contains(text, "{t#1.") && strings.Contains(text, queuetest.Digest("enqueue")) {
+			err = io.EOF
+			cmd.SetErr(err)
+		}
+		return err
+	}
+}
+
+func (unheard) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// A Call whose enqueue has no answer waits where its job may be, not where the answer before that
+// came from.
+func TestCallWithoutAReplyFromItsPartition(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		ctx := b.Context()
+		b.Serve("t", func(_ context.Context, job *delayq.Job) error {
+			time.Sleep(time.Minute)
+			return job.SetOutput(append(job.Payload, '!'))
+		})
+		_, err := b.Client.Enqueue(ctx, "t", "later", nil, delayq.ProcessIn(time.Hour))
+		require.NoError(b, err)
+		require.NoError(b, b.Client.Partition(ctx, "t", 3))
+		b.RDB.AddHook(unheard{})
+		client := delayq.NewClient(b.RDB, delayq.Prefix(queuetest.Prefix))
+		_, err = client.Enqueue(ctx, "t", "x", nil)
+		require.ErrorIs(b, err, delayq.ErrUnknownOutcome)
+		end := call(b.T, client, "new").get()
 		require.NoError(b, end.err)
 		require.Equal(b, "of new!", string(end.result.Output))
 	})

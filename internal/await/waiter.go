@@ -50,16 +50,22 @@ const (
 
 // Begin makes a waiter for a job that has an ID now. notes says that it wants to know each note.
 func (w *Waits) Begin(topic, id string, notes bool) (*Waiter, error) {
-	return w.begin(topic, id, "", "", notes)
+	return w.begin(topic, id, "", "", notes, false)
 }
 
 // BeginEarly is Begin for an incarnation that is about to be enqueued. The first answer is Early,
 // or has an error if Redis could not be asked. Then Expect must be called.
 func (w *Waits) BeginEarly(topic, id, key, nonce string, notes bool) (*Waiter, error) {
-	return w.begin(topic, id, key, nonce, notes)
+	return w.begin(topic, id, key, nonce, notes, true)
 }
 
-func (w *Waits) begin(topic, id, key, nonce string, notes bool) (*Waiter, error) {
+// BeginUnsure is Begin for an incarnation that was enqueued, if it is there. A look that does not
+// find it is the last one.
+func (w *Waits) BeginUnsure(topic, id, nonce string, notes bool) (*Waiter, error) {
+	return w.begin(topic, id, "", nonce, notes, false)
+}
+
+func (w *Waits) begin(topic, id, key, nonce string, notes, early bool) (*Waiter, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.count >= mostWaiters {
@@ -67,7 +73,7 @@ func (w *Waits) begin(topic, id, key, nonce string, notes bool) (*Waiter, error)
 	}
 	w.count++
 	one := w.topicOf(topic).add(id, nonce)
-	one.early, one.key = nonce != "", key
+	one.early, one.key = early, key
 	waiter := &Waiter{all: w, woken: make(chan struct{}, 1), notes: notes, on: one}
 	one.waiters = []*Waiter{waiter}
 	w.mark(one)

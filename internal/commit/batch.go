@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -29,8 +30,9 @@ type Batch struct {
 	jobs    int
 	report  func(i int, o *Op) error // reads an outcome into the results, and returns its error
 	waiting map[address]*parcel
-	queued  int // jobs in them
-	bytes   int // of their records
+	maps    *map[string]*knownMap // by which they were put there
+	queued  int                   // jobs in them
+	bytes   int                   // of their records
 	out     *conveyor
 	sent    []*parcel // whose outcome is not in the results yet
 	failed  int
@@ -63,6 +65,10 @@ func (b *Batch) Close() { b.out.close() }
 
 // Put adds an operation, and sends parcels that are complete.
 func (b *Batch) Put(i int, o *Op) {
+	if now := b.out.all.maps.all.Load(); now != b.maps { // what comes later must not be sent earlier
+		b.Send()
+		b.maps = now
+	}
 	to := address{o.Topic, b.out.all.placeOf(o)}
 	p := b.waiting[to]
 	if p == nil {
@@ -80,9 +86,10 @@ func (b *Batch) Put(i int, o *Op) {
 	}
 }
 
-// Send sends all waiting parcels.
+// Send sends all waiting parcels, in the order of their first jobs.
 func (b *Batch) Send() {
-	for _, p := range b.waiting {
+	list := slices.SortedFunc(maps.Values(b.waiting), func(p, q *parcel) int { return cmp.Compare(p.index[0], q.index[0]) })
+	for _, p := range list {
 		b.send(p)
 	}
 }

@@ -126,3 +126,45 @@ func TestBatchInPartitionsMakesFewCalls(t *testing.T) {
 		}
 	})
 }
+
+// Calls about IDs alone ask all partitions of a generation by key. They are not divided before.
+func TestBatchOfIDsByKeyIsSentTogether(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		c := newCaller(rdb, redistest.Prefix(t))
+		_, err := c.Resize(t.Context(), "topic", part.Generation{Parts: 8, ByKey: true}, fewSettings)
+		require.NoError(t, err)
+		before := len(c.log.calls())
+		b := c.NewBatch(t.Context(), Cancel, ChunkJobs, func(int, *Op) error { return nil })
+		for i := range ChunkJobs {
+			b.Put(i, &Op{Kind: Cancel, Topic: "topic", ID: fmt.Sprint(i)})
+		}
+		require.NoError(t, b.Finish())
+		require.LessOrEqual(t, len(c.log.calls())-before, 1+8+1, "one to each place, and one for the map")
+	})
+}
+
+// Operations about one ID keep their order when the client learns of partitions between them.
+func TestBatchKeepsItsOrderWhenTheMapChanges(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		ctx, prefix := t.Context(), redistest.Prefix(t)
+		for try := range 20 {
+			c, topic := newCaller(rdb, prefix), fmt.Sprint("topic", try)
+			_, err := newCaller(rdb, prefix).Resize(ctx, topic, part.Generation{Parts: 4}, fewSettings)
+			require.NoError(t, err)
+			b := c.NewBatch(ctx, Enqueue, 30, func(_ int, o *Op) error { return o.Err })
+			var last *Op
+			for i := range 30 {
+				if i == 15 {
+					_, err := c.ReadMap(ctx, topic)
+					require.NoError(t, err)
+				}
+				last = job{when: "r+3600000", replace: ReplaceAny}.store(t, topic, fmt.Sprint("j", i%3))
+				b.Put(i, last)
+			}
+			require.NoError(t, b.Finish())
+			got := &Op{Kind: Get, Topic: topic, ID: last.ID}
+			require.NoError(t, c.Do(ctx, got))
+			require.Contains(t, fmt.Sprint(got.Row), string(last.Fresh.Nonce[:]), "the last one of the batch")
+		}
+	})
+}

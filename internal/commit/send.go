@@ -183,6 +183,7 @@ func (g *Group) read(ctx context.Context, s *sending, unconfirmed error) {
 			err = g.all.unsure(err)
 		}
 		for _, o := range s.list {
+			o.At = g.key.topic // it can have been stored there
 			o.Settle(err)
 		}
 		return

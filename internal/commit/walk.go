@@ -248,7 +248,9 @@ func (w *walk) tryHome(list []*Op) {
 				w.keep(o, one)
 			}
 		case one.Err != nil || !one.absent():
+			full := o.Full
 			o.take(one)
+			o.Full = o.Full || full
 		}
 	}
 }
@@ -300,7 +302,7 @@ func (c *Groups) Do(ctx context.Context, o *Op) error {
 		for _, o := range list {
 			one := o.twin() // whose caller can leave it
 			if err := c.doAt(ctx, place, one); err != nil {
-				o.Err, o.settled = err, true
+				o.Err, o.At, o.settled = err, place, true
 			} else {
 				o.take(one)
 			}
@@ -354,6 +356,9 @@ func (c *Groups) placeOf(o *Op) string {
 		return o.Topic
 	}
 	g := known.Open()
+	if g.ByKey && o.Fresh == nil { // all partitions are asked
+		return o.Topic
+	}
 	return g.Name(o.Topic, g.Index(o.ID, o.key()))
 }
 

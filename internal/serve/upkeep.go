@@ -23,7 +23,7 @@ const (
 	mostTended = 8
 
 	// keysPage is how many jobs with keys of a closed place a call looks at. mostLooks is how many
-	// calls there are in a round for all places of a generation, and leastLooks for each of them.
+	// calls there are in a round for all places of a generation, but leastLooks for each of them.
 	keysPage, mostLooks, leastLooks = 1000, 400, 8
 
 	// keptAfter is for how long what is left of the places of a generation is kept when it has left

@@ -5,11 +5,11 @@
 -- dig closes IDs (names), or frees them: see cancel. asked has at the index of an ID for how many
 -- ms, and how many tombs the topic may have. said has the letters for the first IDs. One with a c
 -- is left alone, and one with an a is only freed: the job may be elsewhere. But while some keys
--- stay in a closed place (staying has them), its own can be one of them. It returns what cancel
+-- stay in a closed place (zset has them), its own can be one of them. It returns what cancel
 -- says about the bound. With 0 ms and 0 tombs, an ID is freed only if a job had it.
-local function dig(key, names, asked, said, staying)
+local function dig(key, names, asked, said, zset)
   local marks, some, room = {}, false, nil
-  local takes = string.find(said, 'a', 1, true) and redis.pcall('EXISTS', staying) == 1
+  local takes = string.find(said, 'a', 1, true) and redis.pcall('EXISTS', zset) == 1
   local nobody = string.rep('-', 1025) -- longer than an ID; the empty one closes the topic
   redis.call('ZREM', key, nobody) -- after a deletion, the script can write at maxmemory
   for n = 1, #said do
