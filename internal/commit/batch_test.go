@@ -143,28 +143,33 @@ func TestBatchOfIDsByKeyIsSentTogether(t *testing.T) {
 	})
 }
 
-// Operations about one ID keep their order when the client learns of partitions between them.
+// Operations about one ID keep their order when the client learns of partitions between them, even
+// if the later one is in a chunk that is complete first.
 func TestBatchKeepsItsOrderWhenTheMapChanges(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ctx, prefix := t.Context(), redistest.Prefix(t)
-		for try := range 20 {
-			c, topic := newCaller(rdb, prefix), fmt.Sprint("topic", try)
-			_, err := newCaller(rdb, prefix).Resize(ctx, topic, part.Generation{Parts: 4}, fewSettings)
-			require.NoError(t, err)
-			b := c.NewBatch(ctx, Enqueue, 30, func(_ int, o *Op) error { return o.Err })
-			var last *Op
-			for i := range 30 {
-				if i == 15 {
-					_, err := c.ReadMap(ctx, topic)
-					require.NoError(t, err)
-				}
-				last = job{when: "r+3600000", replace: ReplaceAny}.store(t, topic, fmt.Sprint("j", i%3))
-				b.Put(i, last)
-			}
-			require.NoError(t, b.Finish())
-			got := &Op{Kind: Get, Topic: topic, ID: last.ID}
-			require.NoError(t, c.Do(ctx, got))
-			require.Contains(t, fmt.Sprint(got.Row), string(last.Fresh.Nonce[:]), "the last one of the batch")
+		c, g := newCaller(rdb, prefix), part.Generation{Number: 1, Parts: 4}
+		_, err := newCaller(rdb, prefix).Resize(ctx, "topic", part.Generation{Parts: 4}, fewSettings)
+		require.NoError(t, err)
+		b, jobs := c.NewBatch(ctx, Enqueue, 1+ChunkJobs, func(_ int, o *Op) error { return o.Err }), 0
+		put := func(id string) *Op {
+			o := job{when: "r+3600000", replace: ReplaceAny}.store(t, "topic", id)
+			b.Put(jobs, o)
+			jobs++
+			return o
 		}
+		put("j0")
+		_, err = c.ReadMap(ctx, "topic")
+		require.NoError(t, err)
+		last := put("j0")
+		for n := 1; jobs < 1+ChunkJobs; n++ {
+			if id := fmt.Sprint("j", n); g.Index(id, "") == g.Index("j0", "") {
+				put(id)
+			}
+		}
+		require.NoError(t, b.Finish())
+		got := &Op{Kind: Get, Topic: "topic", ID: "j0"}
+		require.NoError(t, c.Do(ctx, got))
+		require.Contains(t, fmt.Sprint(got.Row), string(last.Fresh.Nonce[:]))
 	})
 }
