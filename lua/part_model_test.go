@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"github.com/delayq/delayq/internal/hand"
 	"github.com/delayq/delayq/internal/part"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // A partGame plays the clients, servers and operators of a topic that is divided into partitions,
@@ -75,8 +77,12 @@ type partRun struct {
 	held  hand.Held
 }
 
-// A partAt is what a place has: IDs of unfinished jobs, and with a tomb.
-type partAt struct{ jobs, tombs []string }
+// A partAt is what a place has: IDs of unfinished jobs, and with a tomb, and the keys that stay. all
+// says that all of them do.
+type partAt struct {
+	jobs, tombs, keys []string
+	all               bool
+}
 
 func (g *partGame) pick(n int) int { return g.rng.IntN(n) }
 
@@ -133,9 +139,10 @@ func (g *partGame) look(place string) {
 	ctx, k := g.t.Context(), g.hand(place).Keys
 	pipe := g.rdb.Pipeline()
 	pool, next, tombs := pipe.HKeys(ctx, k.Pool), pipe.HKeys(ctx, k.Next), pipe.ZRange(ctx, k.Tombs, 0, -1)
+	keys, first := pipe.ZRange(ctx, k.Staying, 0, -1), pipe.ZRangeByScore(ctx, k.Staying, &redis.ZRangeBy{Min: "1", Max: "1"})
 	_, err := pipe.Exec(ctx)
 	require.NoError(g.t, err)
-	at := partAt{append(pool.Val(), next.Val()...), tombs.Val()}
+	at := partAt{append(pool.Val(), next.Val()...), tombs.Val(), keys.Val(), slices.Contains(first.Val(), "")}
 	g.has[place] = at
 	if g.closed[place] > 0 && !slices.Contains(at.tombs, "") {
 		delete(g.closed, place)
@@ -153,9 +160,10 @@ func (g *partGame) look(place string) {
 			where := g.placesOfKey(key)
 			g.judge(len(where) <= 1, "%s has jobs in %v", key, where)
 		}
-		shut := false
+		shut, last := false, g.storesAt(id)
 		for place, at := range g.has {
-			shut = shut || slices.Contains(at.tombs, id) && g.takes(place, id)
+			_, number, _, _ := part.Split(place)
+			shut = shut || number <= last && slices.Contains(at.tombs, id) && g.takes(place, id)
 		}
 		if shut {
 			g.lastShut[id] = g.now
@@ -163,6 +171,20 @@ func (g *partGame) look(place string) {
 			g.lastFree[id] = g.now
 		}
 	}
+}
+
+// storesAt returns the number of the generation that would store a new job with an ID. Tombs in
+// later ones are not met.
+func (g *partGame) storesAt(id string) int {
+	for _, number := range slices.Sorted(maps.Keys(g.made)) {
+		x := g.made[number]
+		at := g.has[x.Names(g.topic)[x.Index(id, g.keyOf(id))]]
+		key := g.keyOf(id)
+		if !slices.Contains(at.tombs, "") || key != "" && (at.all || slices.Contains(at.keys, key)) {
+			return number
+		}
+	}
+	return math.MaxInt
 }
 
 // takes reports whether a place is the one of its generation that a new job with an ID belongs to.
@@ -305,7 +327,8 @@ func (g *partGame) lookForKeys(place string) {
 			require.NoError(g.t, h.RDB.HSet(ctx, h.Keys.Parts, "keys", "3 "+rest).Err())
 		}
 	}
-	g.note("%d: %s has the keys %v", g.now+1, place, h.RDB.ZRangeWithScores(g.t.Context(), h.Keys.Staying, 0, -1).Val())
+	g.look(place)
+	g.note("%d: %s has the keys %v", g.now, place, h.RDB.ZRangeWithScores(g.t.Context(), h.Keys.Staying, 0, -1).Val())
 }
 
 func (g *partGame) retire(m part.Map, x part.Generation, seen bool, seal string) {
@@ -360,6 +383,10 @@ func (g *partGame) serve() {
 		case 1:
 			letters = h.Return(run.held)
 		case 2:
+			if key := g.keyOf(run.held.ID); key != "" {
+				head, tail := keyedRecord(g.t, key)
+				h.Renewals = map[string]*settle.Renewal{run.held.ID: {When: "+0", Head: head, Tail: tail}}
+			}
 			letters = h.Again(0, run.held)
 		case 3:
 			letters = h.Bury(run.held)
