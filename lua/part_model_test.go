@@ -77,8 +77,8 @@ type partRun struct {
 	held  hand.Held
 }
 
-// A partAt is what a place has: IDs of unfinished jobs, and with a tomb, and the keys that stay. all
-// says that all of them do.
+// A partAt is what a place has: IDs of unfinished jobs, those with a tomb, and the keys that stay.
+// all says that all of them do.
 type partAt struct {
 	jobs, tombs, keys []string
 	all               bool
