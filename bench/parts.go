@@ -51,7 +51,7 @@ func (l layout) names() []string {
 	}
 	for i := range l.topics {
 		name := topic
-		for x := 0; part.Slot(name)*l.topics/16384 != i; x++ {
+		for x := 0; part.Range(name, l.topics) != i; x++ {
 			name = fmt.Sprintf("%s-%d-%d", topic, i, x)
 		}
 		list = append(list, name)

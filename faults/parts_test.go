@@ -65,7 +65,7 @@ func (s *partStorm) count() int {
 // tagOf returns a hash tag whose slot was that of one of three masters at first.
 func tagOf(master int) string {
 	for n := 0; ; n++ {
-		if tag := fmt.Sprint("tag", n); part.Slot(tag)*3/16384 == master {
+		if tag := fmt.Sprint("tag", n); part.Range(tag, 3) == master {
 			return tag
 		}
 	}

@@ -88,7 +88,7 @@ local closed = {} -- when the ID is free again, if no job has it; false: the who
 if redis.call('EXISTS', tombs) == 1 then
   local ends, at = redis.call('ZMSCORE', tombs, '', unpack(ids)), first
   if ends[1] and replaced.leave and not replaced.leaves then
-    replaced.leaves, replaced.notes, replaced.stay = replaced.leave()
+    replaced.leaves, replaced.keep, replaced.stay = replaced.leave()
   end
   for i = 1, total do
     local till = ends[i + 1] and tonumber(ends[i + 1]) > now and ends[i + 1]
@@ -145,8 +145,8 @@ for i = 1, total do
       if grave then
         graves[#graves + 1], graves[#graves + 2] = grave, id
       end
-      if replaced.notes then
-        replaced.notes(head, tail)
+      if replaced.keep then
+        replaced.keep(head, tail)
       end
       local record = tail == '' and whole(head, from, enqueued) or head .. enqueued .. tail
       local keyed = replaced.note and replaced.note(id, record, due)

@@ -127,7 +127,7 @@ func TestPartKeysStayForWhatIsLeft(t *testing.T) {
 		"run without a job":    {set(holders, straggler(now+hour), 0), true},
 		"end of such a run":    {set(holders, straggler(now-hour), 0), false},
 		"dead job":             {func(h *Hand) { h.putKey("k", "id", "+0"); h.Bury(h.Take(1, time.Hour)...) }, true},
-		"job that was snoozed": {func(h *Hand) { h.putKey("k", "id", "+0"); h.Retry(time.Hour, h.Take(1, time.Hour)...) }, true},
+		"job that waits again": {func(h *Hand) { h.putKey("k", "id", "+0"); h.Retry(time.Hour, h.Take(1, time.Hour)...) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			eachHand(t, func(t *testing.T, h *Hand) {
@@ -302,8 +302,8 @@ func leftKeys(n int) (list []redis.Z) {
 	return list
 }
 
-// A job that replaces another one, or would, keeps its key in the place even if the pass has been
-// past its jobs, and one that is to replace a job which is not there is refused as elsewhere.
+// A job that is stored by replace keeps its key in the place even if the pass has been past its
+// jobs. One that is to replace a job which is not there is refused as in an open place.
 func TestPartKeysOfJobsThatReplace(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		open := NewHand(t, h.RDB, h.Prefix(), "open")

@@ -100,7 +100,7 @@ do
       if live[i] and not own and closed == nil then -- asked once, also because of its type
         closed = redis.call('ZSCORE', tombs, '') or false
         if closed then
-          replaced.leaves, replaced.notes, replaced.stay = replaced.leave()
+          replaced.leaves, replaced.keep, replaced.stay = replaced.leave()
         end
       end
       local leaves = closed and live[i] and not own
@@ -152,8 +152,8 @@ do
         if how == 'l' or how == 'b' then
           if leased[n] then
             later.follow(i, tell)
-            if replaced.notes and later.letters[i] then
-              replaced.notes(heads[n], jobs[first + 2 + (i - 1) * width])
+            if replaced.keep and later.letters[i] then
+              replaced.keep(heads[n], jobs[first + 2 + (i - 1) * width])
             end
             live[i] = later.letters[i] and string.sub(heads[n], 1, 8) or live[i]
             if later.letters[i] and replaced.linked then

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/redis/go-redis/v9"
@@ -208,18 +209,16 @@ func (c *Groups) SetShare(ctx context.Context, p Place, whole string, held bool)
 // CloseOld closes the places of all generations of a map but the last.
 func (c *Groups) CloseOld(ctx context.Context, topic string, m part.Map) error {
 	open := m.Open().Number
-	var old []Place
-	for _, p := range Places(c.Prefix, topic, m) {
-		if _, g, _, _ := part.Split(p.Keys.Topic); g != open {
-			old = append(old, p)
-		}
+	generation := func(p Place) int {
+		_, number, _, _ := part.Split(p.Keys.Topic)
+		return number
 	}
+	old := slices.DeleteFunc(Places(c.Prefix, topic, m), func(p Place) bool { return generation(p) == open })
 	if len(old) == 0 {
 		return nil
 	}
 	err := eachPlace(ctx, old, func(ctx context.Context, p Place) error {
-		_, g, _, _ := part.Split(p.Keys.Topic)
-		return c.unsure(ClosePlace(ctx, c.Scripts, p.Keys, m.KeysStay(g)))
+		return c.unsure(ClosePlace(ctx, c.Scripts, p.Keys, m.KeysStay(generation(p))))
 	})
 	if err != nil {
 		return fmt.Errorf("%w: %w", errOpenYet, err)

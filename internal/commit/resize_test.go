@@ -327,7 +327,7 @@ func TestWitnessesAreApart(t *testing.T) {
 	t.Parallel()
 	for _, topic := range []string{"topic", "mail", "a longer name"} {
 		for i, k := range witnessesOf("p", topic) {
-			require.Equal(t, i, part.Slot(k.Topic)*witnesses/slots)
+			require.Equal(t, i, part.Range(k.Topic, witnesses))
 			home, generation, index, ok := part.Split(k.Topic)
 			require.Equal(t, []any{topic, 0, i, false}, []any{home, generation, index, ok}, "no generation has it")
 		}

@@ -26,16 +26,13 @@ func witnessesOf(prefix, topic string) []*script.Keys {
 	for i := range list {
 		for x := int64(0); list[i] == nil; x++ {
 			name := topic + "#0." + strconv.Itoa(i) + "." + strconv.FormatInt(x, 36)
-			if part.Slot(name)*witnesses/slots == i {
+			if part.Range(name, witnesses) == i {
 				list[i] = script.NewKeys(prefix, name)
 			}
 		}
 	}
 	return list
 }
-
-// slots is the number of slots of a Redis Cluster.
-const slots = 16384
 
 // A testimony is what the witnesses of a topic say.
 type testimony struct {

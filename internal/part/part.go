@@ -167,7 +167,7 @@ func (g Generation) Names(topic string) []string {
 		last := strconv.FormatInt(x, 36)
 		others := left[:0]
 		for _, i := range left {
-			if slotOf(crcOf(crcs[i], last))*g.Parts/slots == i {
+			if rangeOf(crcOf(crcs[i], last), g.Parts) == i {
 				list[i] += last
 			} else {
 				others = append(others, i)
@@ -206,10 +206,11 @@ func Split(name string) (topic string, generation, index int, ok bool) {
 // slots is the number of slots of a Redis Cluster.
 const slots = 16384
 
-// Slot returns the slot of a hash tag, by the CRC of the specification of Redis Cluster (XMODEM).
-func Slot(tag string) int { return slotOf(crcOf(0, tag)) }
+// Range returns in which of n equal parts of the slots a hash tag is, from 0 on. Its slot is the
+// CRC of the specification of Redis Cluster (XMODEM), modulo their number.
+func Range(tag string, n int) int { return rangeOf(crcOf(0, tag), n) }
 
-func slotOf(crc uint16) int { return int(crc) % slots }
+func rangeOf(crc uint16, n int) int { return int(crc) % slots * n / slots }
 
 // crcOf returns the CRC of a text with that CRC, and of another one after it.
 func crcOf(crc uint16, text string) uint16 {

@@ -27,9 +27,9 @@ func TestMapIsReadAsItIsWritten(t *testing.T) {
 
 // The specification of Redis Cluster has the first value; the others are those of CLUSTER KEYSLOT.
 func TestSlots(t *testing.T) {
-	require.Equal(t, 0x31C3, part.Slot("123456789"))
-	require.Equal(t, 12182, part.Slot("foo"))
-	require.Equal(t, 0, part.Slot(""))
+	require.Equal(t, 0x31C3, part.Range("123456789", 16384))
+	require.Equal(t, 12182, part.Range("foo", 16384))
+	require.Equal(t, 0, part.Range("", 16384))
 }
 
 // A Cluster whose nodes have equal parts of the slots has as many partitions on each node.
@@ -39,7 +39,7 @@ func TestNamesAreEven(t *testing.T) {
 		require.Len(t, names, c.parts)
 		per := make([]int, c.nodes)
 		for i, name := range names {
-			per[part.Slot(name)*c.nodes/16384]++
+			per[part.Range(name, c.nodes)]++
 			topic, generation, index, ok := part.Split(name)
 			require.True(t, ok)
 			require.Equal(t, []any{"mail", 1, i}, []any{topic, generation, index})

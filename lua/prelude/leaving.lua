@@ -29,14 +29,14 @@ local function leaving(zset)
     end
     return known[key] and not (spot and key_of(spot) == key)
   end
-  local function note(head, tail)
+  local function keep(head, tail)
     local key = key_in(head, tail)
     if key and not noted[key] and leaves(head, tail) == false then
       noted[key] = true
       keys[#keys + 1], keys[#keys + 2] = pass, key
     end
   end
-  return leaves, note, function()
+  return leaves, keep, function()
     if #keys > 0 then
       redis.call('ZADD', zset, unpack(keys))
     end

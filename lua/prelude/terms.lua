@@ -66,7 +66,7 @@ end
 -- jobs their places, and returns how many are due now; freed, the number of keys that have got a
 -- turn; linked, which is told of each job before it is stored, and link, which stores what belongs
 -- to flows; leave, which a closed topic needs and others do not pay for: it returns the functions
--- of leaving.lua, which become leaves, notes and stay; and merge, which ends what the call does to
+-- of leaving.lua, which become leaves, keep and stay; and merge, which ends what the call does to
 -- jobs that take a new payload. It returns the letters, when they are due, and how many of the
 -- stored records are of such jobs.
 local replaced = {}
