@@ -109,6 +109,7 @@ type sizes struct {
 	cancel, mix          int
 	apply, applyFew      int // jobs of an Apply
 	payloads             int // bytes of all large payloads together
+	largest              int // jobs with the largest payloads
 	keyed                int
 	rateSpan             time.Duration
 	schedules            int
@@ -147,6 +148,7 @@ func fullSizes() sizes {
 		cancel: 200_000, mix: 200_000,
 		apply: 1_000_000, applyFew: 100_000,
 		payloads:  400 << 20,
+		largest:   16,
 		keyed:     100_000,
 		rateSpan:  8 * time.Second,
 		schedules: 10_000, every: 10 * time.Second, periods: 2,
@@ -181,6 +183,7 @@ func quickSizes() sizes {
 		cancel: 10_000, mix: 10_000,
 		apply: 20_000, applyFew: 5_000,
 		payloads:  4 << 20,
+		largest:   2,
 		keyed:     3_000,
 		rateSpan:  time.Second,
 		schedules: 200, every: 500 * time.Millisecond, periods: 2,
@@ -195,8 +198,8 @@ func quickSizes() sizes {
 // rows is the table. Its targets hold for fullSizes on two cores.
 func rows() []row {
 	return slices.Concat(
-		enqueueRows(), payloadRows(), optionRows(), workRows(), waitRows(), wideRows(), farRows(), topicRows(), callRows(), aofRows(), inspectRows(),
-		limitRows(), rateRows(), keyRows(), scheduleRows(), []row{hookRow(), laneRow()}, outboxRows(), resultRows(), thenRows(), flowRows(), partRows(),
+		enqueueRows(), payloadRows(), largestRows(), optionRows(), workRows(), waitRows(), wideRows(), farRows(), topicRows(), callRows(), aofRows(),
+		inspectRows(), limitRows(), rateRows(), keyRows(), scheduleRows(), []row{hookRow(), laneRow()}, outboxRows(), resultRows(), thenRows(), flowRows(), partRows(),
 	)
 }
 
