@@ -21,9 +21,10 @@ import (
 func TestKilledWorkerLosesNothing(t *testing.T) {
 	b := newBench(t)
 	w1 := b.worker("w1")
+	b.worker("w2")
+	b.awaitN(2, "up", is(rig.OpUp, ""))
 	b.put(100, rig.Task{Steps: []string{"hang:300ms"}, Retries: -1})
 	b.awaitN(10, "start", by("w1", is(rig.OpStart, "")))
-	b.worker("w2")
 	b.awaitN(1, "start", by("w2", is(rig.OpStart, "")))
 	require.NoError(t, w1.Kill())
 	killed := rig.Mono()

@@ -257,6 +257,22 @@ func (b *bench) awaitN(n int, what string, match func(e rig.Event) bool) []rig.E
 	return found
 }
 
+// busy waits until so many events of one of the workers match since from, and returns that worker.
+// Which of them has jobs is up to the machine.
+func (b *bench) busy(workers []*rig.Worker, n int, what string, from int64, match func(e rig.Event) bool) (found *rig.Worker) {
+	b.t.Helper()
+	b.await(fmt.Sprintf("%d × %s of one worker", n, what), patient, func(events []rig.Event) bool {
+		for _, found = range workers {
+			mine := by(found.Name(), match)
+			if len(filter(events, func(e rig.Event) bool { return e.Mono > from && mine(e) })) >= n {
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
 // is matches events.
 func is(op, result string) func(e rig.Event) bool {
 	return func(e rig.Event) bool { return e.Op == op && (result == "" || e.Result == result) }

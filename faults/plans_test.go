@@ -16,21 +16,21 @@ import (
 // the order of the stages and not before its time, with attempts of its own.
 func TestKilledWorkersRunEachStage(t *testing.T) {
 	b := newBench(t)
-	const plans, stages = 10, 6
-	times := make([]time.Time, stages)
-	for i := range times {
-		times[i] = time.Now().Add(time.Duration(i) * 400 * time.Millisecond)
-	}
-	for i := range plans {
-		payload := fmt.Appendf(nil, `{"inc":%d,"steps":["hang:100ms"]}`, i+1)
-		_, err := b.client.Enqueue(t.Context(), "t", fmt.Sprint("plan", i), payload, delayq.ProcessAtEach(times...))
-		require.NoError(t, err)
-	}
+	const kills, plans, stages = 4, 5, 6 // plans for each kill
+	times := map[string][]time.Time{}
 	workers := []*rig.Worker{b.worker("w1"), b.worker("w2")}
-	for kill := range 4 {
-		w := workers[kill%2]
+	for kill := range kills {
 		from := rig.Mono()
-		b.awaitN(1, "start", func(e rig.Event) bool { return e.Op == rig.OpStart && e.Proc == w.Name() && e.Mono > from })
+		for i := range plans {
+			id := fmt.Sprintf("plan%d-%d", kill, i)
+			for stage := range stages {
+				times[id] = append(times[id], time.Now().Add(time.Duration(stage)*400*time.Millisecond))
+			}
+			payload := fmt.Appendf(nil, `{"inc":%d,"steps":["hang:300ms"]}`, kill*plans+i+1)
+			_, err := b.client.Enqueue(t.Context(), "t", id, payload, delayq.ProcessAtEach(times[id]...))
+			require.NoError(t, err)
+		}
+		w := b.busy(workers, 1, "start", from, is(rig.OpStart, ""))
 		require.NoError(t, w.Kill())
 		require.NoError(t, w.Start())
 	}
@@ -50,7 +50,7 @@ func TestKilledWorkersRunEachStage(t *testing.T) {
 			stage := slices.Index(begun[e.ID], e.Nonce)
 			require.Equal(t, len(begun[e.ID])-1, stage, "%s goes back to stage %d", e.ID, stage+1)
 			require.Less(t, stage, stages)
-			require.GreaterOrEqual(t, e.Started, times[stage].UnixMicro()-1000, "%s begins stage %d", e.ID, stage+1)
+			require.GreaterOrEqual(t, e.Started, times[e.ID][stage].UnixMicro()-1000, "%s begins stage %d", e.ID, stage+1)
 			require.Zero(t, ended[e.Nonce], "%s runs stage %d after its end", e.ID, stage+1)
 			again = again || e.Attempt > 1
 		case e.Result == "again" || e.Result == "acked":
@@ -59,7 +59,7 @@ func TestKilledWorkersRunEachStage(t *testing.T) {
 		}
 	}
 	require.True(t, again, "a kill cut a run off")
-	for i := range plans {
-		require.Len(t, begun[fmt.Sprint("plan", i)], stages)
+	for id := range times {
+		require.Len(t, begun[id], stages, id)
 	}
 }

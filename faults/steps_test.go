@@ -65,10 +65,8 @@ func TestKilledWorkersTellWhoWaitsAndRepeatNoStep(t *testing.T) {
 	}
 	workers := []*rig.Worker{b.worker("w1"), b.worker("w2")}
 	for kill := range 6 {
-		w := workers[kill%2]
-		from := rig.Mono()
-		b.awaitN(3, "step", func(e rig.Event) bool {
-			return e.Op == rig.OpStep && e.Type == rig.Invoke && e.Proc == w.Name() && e.Mono > from
+		w := b.busy(workers, 3, "step", rig.Mono(), func(e rig.Event) bool {
+			return e.Op == rig.OpStep && e.Type == rig.Invoke
 		})
 		require.NoError(t, w.Kill())
 		if kill%2 == 0 {
