@@ -177,7 +177,7 @@ look("no page is wider than its window", { javaScriptEnabled: false }, async (pa
   assert.ok(pages.length > 50);
   const wide = [];
   for (const where of pages) {
-    await page.goto(home + where, { waitUntil: "domcontentloaded" });
+    await page.goto(home + where); // until its styles are there
     for (const width of [1440, 360]) {
       await page.setViewportSize({ width, height: 800 });
       const more = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
