@@ -257,8 +257,8 @@ func (b *bench) awaitN(n int, what string, match func(e rig.Event) bool) []rig.E
 	return found
 }
 
-// busy waits until so many events of one of the workers match since from, and returns that worker.
-// Which of them has jobs is up to the machine.
+// busy waits until so many events of one of the workers match since from, and returns that worker,
+// the first one if there are several. Which of them has jobs is up to the machine.
 func (b *bench) busy(workers []*rig.Worker, n int, what string, from int64, match func(e rig.Event) bool) (found *rig.Worker) {
 	b.t.Helper()
 	b.await(fmt.Sprintf("%d × %s of one worker", n, what), patient, func(events []rig.Event) bool {

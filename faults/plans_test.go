@@ -33,6 +33,7 @@ func TestKilledWorkersRunEachStage(t *testing.T) {
 		w := b.busy(workers, 1, "start", from, is(rig.OpStart, ""))
 		require.NoError(t, w.Kill())
 		require.NoError(t, w.Start())
+		slices.Reverse(workers)
 	}
 	b.drained(patient)
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -73,6 +74,7 @@ func TestKilledWorkersTellWhoWaitsAndRepeatNoStep(t *testing.T) {
 			far.Reset()
 		}
 		require.NoError(t, w.Start())
+		slices.Reverse(workers)
 	}
 	far.Mute() // from here on they learn by their looks
 	for i := cancelled; i < jobs; i += kinds {
