@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/delayq/delayq/internal/redistest"
 )
 
 func TestMedian(t *testing.T) {
@@ -82,6 +85,22 @@ func TestCorrectOmission(t *testing.T) {
 	want := []time.Duration{500 * time.Microsecond, 3500 * time.Microsecond, 2500 * time.Microsecond, 1500 * time.Microsecond}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestPingerAnswersHoweverSoonItEnds(t *testing.T) {
+	var out bytes.Buffer
+	if err := pinger(t.Context(), "", redistest.Start(t).Addr(), strings.NewReader(""), &out); err != nil {
+		t.Fatal(err)
+	}
+	var connected bool
+	var waits []time.Duration
+	result := json.NewDecoder(&out)
+	if err := errors.Join(result.Decode(&connected), result.Decode(&waits)); err != nil {
+		t.Fatal(err)
+	}
+	if !connected || len(waits) == 0 {
+		t.Errorf("connected %t, %d waits, want at least 1", connected, len(waits))
 	}
 }
 

@@ -116,10 +116,10 @@ func isScript(command string) bool {
 // pingEvery is the pause between two PINGs.
 const pingEvery = time.Millisecond
 
-// startPinger starts another process that sends PING all the time. A process
-// of its own, because a goroutine of this one would measure how busy this one
-// is. The function it returns ends it and gives the waits, sorted, with
-// omissions corrected.
+// startPinger starts another process that sends PING all the time, and returns
+// when that one is connected. A process of its own, because a goroutine of this
+// one would measure how busy this one is. The function it returns ends it and
+// gives the waits, at least one, sorted, with omissions corrected.
 func startPinger(ctx context.Context, addr string) (end func() ([]time.Duration, error), err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -138,15 +138,17 @@ func startPinger(ctx context.Context, addr string) (end func() ([]time.Duration,
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start the pinger: %w", err)
 	}
+	var connected bool
+	out := json.NewDecoder(stdout)
+	if err := out.Decode(&connected); err != nil {
+		return nil, fmt.Errorf("start the pinger: %w", errors.Join(err, stdin.Close(), cmd.Wait()))
+	}
 	return func() ([]time.Duration, error) {
 		var waits []time.Duration
 		closeErr := stdin.Close()
-		decodeErr := json.NewDecoder(stdout).Decode(&waits)
+		decodeErr := out.Decode(&waits)
 		if err := errors.Join(closeErr, decodeErr, cmd.Wait()); err != nil {
 			return nil, fmt.Errorf("pinger: %w", err)
-		}
-		if len(waits) == 0 {
-			return nil, errors.New("pinger: no answer to any PING")
 		}
 		waits = correctOmission(waits, pingEvery)
 		slices.Sort(waits)
@@ -154,16 +156,25 @@ func startPinger(ctx context.Context, addr string) (end func() ([]time.Duration,
 	}, nil
 }
 
-// pinger is the main function of that other process: it sends PING until stop
-// ends and writes the waits in nanoseconds to out. url is that of a Redis that
-// is not ours; without it the one at addr is meant.
-func pinger(ctx context.Context, url, addr string, stop io.Reader, out io.Writer) error {
+// pinger is the main function of that other process. It connects, writes true to
+// out, sends PING until stop ends, though at least once, and writes the waits in
+// nanoseconds. url is that of a Redis that is not ours; without it the one at
+// addr is meant.
+func pinger(ctx context.Context, url, addr string, stop io.Reader, out io.Writer) (err error) {
 	opt := &redis.Options{Addr: addr}
 	if url != "" {
-		var err error
 		if opt, err = redis.ParseURL(url); err != nil {
 			return err
 		}
+	}
+	rdb := redis.NewClient(opt)
+	defer func() { err = errors.Join(err, rdb.Close()) }()
+	if err := rdb.Ping(ctx).Err(); err != nil {
+		return err
+	}
+	result := json.NewEncoder(out)
+	if err := result.Encode(true); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -171,20 +182,19 @@ func pinger(ctx context.Context, url, addr string, stop io.Reader, out io.Writer
 		_, _ = io.Copy(io.Discard, stop) // any end of it is the end
 		cancel()
 	}()
-	rdb := redis.NewClient(opt)
 	waits := make([]time.Duration, 0, 60_000)
 	ticker := time.NewTicker(pingEvery)
 	defer ticker.Stop()
-	for ctx.Err() == nil {
+	for {
 		start := time.Now()
 		if err := rdb.Ping(context.WithoutCancel(ctx)).Err(); err != nil {
-			return errors.Join(err, rdb.Close())
+			return err
 		}
 		waits = append(waits, time.Since(start))
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
+			return result.Encode(waits)
 		}
 	}
-	return errors.Join(json.NewEncoder(out).Encode(waits), rdb.Close())
 }

@@ -19,7 +19,7 @@ const rateLead = time.Second
 
 // rateJobs is how many ready jobs a rate cannot use up meanwhile.
 func rateJobs(s sizes, perSecond int) int {
-	return perSecond * int((s.rateSpan+3*rateLead)/time.Second)
+	return perSecond * int((s.rateSpan+9*rateLead)/time.Second)
 }
 
 // startLog notes when handlers start.
