@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -52,9 +53,11 @@ func TestSoakShortly(t *testing.T) {
 
 // TestSoakFindsLostLimits is the negative control of limits: in the middle, those of two topics and
 // their keys are removed behind the queue's back, and many jobs of one key come. On a busy machine
-// the judge excuses what processes do that stand still, so one of five runs must find all.
+// the judge excuses what processes do that stand still, so each kind must be found by one of five
+// runs.
 func TestSoakFindsLostLimits(t *testing.T) {
 	redistest.Need(t)
+	missed := []string{"I23", "I24", "I26"}
 	var report *check.Report
 	for seed := range uint64(5) {
 		s := &Soak{Seed: 6 + seed, Dir: t.TempDir(), For: 6 * time.Second, Log: io.Discard}
@@ -62,11 +65,12 @@ func TestSoakFindsLostLimits(t *testing.T) {
 		var err error
 		report, err = s.Run(t.Context())
 		require.NoError(t, err)
-		if report.Count("I23") > 0 && report.Count("I24") > 0 && report.Count("I26") > 0 {
+		missed = slices.DeleteFunc(missed, func(rule string) bool { return report.Count(rule) > 0 })
+		if len(missed) == 0 {
 			return
 		}
 	}
-	t.Error("not found: ", report)
+	t.Errorf("no run has found %v, the last one: %s", missed, report)
 }
 
 // loseLimits removes the limits of two topics, and stores many jobs of one key.
@@ -109,11 +113,11 @@ func loseLimits(ctx context.Context, s *Soak, rdb *redis.Client) (err error) {
 
 // TestSoakFindsALostSlot is the negative control of schedules: from the middle on, they are set to
 // later slots behind the queue's back, again and again, because calls set some of them anew. On a
-// busy machine the judge excuses what is late, so one of three runs must find one.
+// busy machine the judge excuses what is late, so one of five runs must find one.
 func TestSoakFindsALostSlot(t *testing.T) {
 	redistest.Need(t)
 	var report *check.Report
-	for seed := range uint64(3) {
+	for seed := range uint64(5) {
 		if report = loseSlots(t, 3+seed); report.Count("I19") > 0 {
 			return
 		}
