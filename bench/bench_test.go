@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -88,9 +89,21 @@ func TestCorrectOmission(t *testing.T) {
 	}
 }
 
-func TestPingerAnswersHoweverSoonItEnds(t *testing.T) {
-	var out bytes.Buffer
-	if err := pinger(t.Context(), "", redistest.Start(t).Addr(), strings.NewReader(""), &out); err != nil {
+// ending is an output that ends what writes to it.
+type ending struct {
+	bytes.Buffer
+	end func()
+}
+
+func (w *ending) Write(p []byte) (int, error) {
+	w.end()
+	return w.Buffer.Write(p)
+}
+
+func TestPingerThatEndsAtOnceHasAnAnswer(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	out := ending{end: cancel} // once it is connected
+	if err := pinger(ctx, "", redistest.Start(t).Addr(), strings.NewReader(""), &out); err != nil {
 		t.Fatal(err)
 	}
 	var connected bool

@@ -17,7 +17,8 @@ const rateServers, rateSlots = 2, 64
 // from: what a bucket holds at the beginning has been used up.
 const rateLead = time.Second
 
-// rateJobs is how many ready jobs a rate cannot use up meanwhile.
+// rateJobs is how many ready jobs a rate cannot use up meanwhile, not even if
+// the machine stalls for some seconds.
 func rateJobs(s sizes, perSecond int) int {
 	return perSecond * int((s.rateSpan+9*rateLead)/time.Second)
 }
